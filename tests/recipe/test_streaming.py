@@ -36,46 +36,35 @@ def test_what_can_be_streamed(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "where", "message"),
     [
+        (STREAMED + STEPS + text, f":7 (training.{text.strip().partition(':')[0]})", message)
+        for text, message in (
+            ("  num_train_epochs: 2\n", "Set max_steps"),
+            ("  save_strategy: epoch\n", "Set it to steps"),
+            ("  eval_strategy: epoch\n", "Set it to steps"),
+            ("  train_sampling_strategy: group_by_length\n", "within data.buffer_size examples"),
+            ("  average_tokens_across_devices: false\n", "filled up with blanks"),
+            ("  dataloader_drop_last: true\n", "no example of streamed data is dropped"),
+            ("  dataloader_num_workers: 2\n", "one process a rank"),
+            ("  ignore_data_skip: true\n", "Remove it"),
+        )
+    ]
+    + [
+        (STREAMED + f"task: {{type: {type_}}}\n" + STEPS, ":4 (data.streaming)", message)
+        for type_, message in (
+            (
+                "dpo",
+                "dpo computes reference log-probabilities of all examples first. Remove it: only causal_lm",
+            ),
+            ("sequence_classification", "reads the classes of all examples first"),
+        )
+    ]
+    + [
         (STREAMED, ":4 (data.streaming)", "streamed data need training.max_steps"),
         (STREAMED + "training:\n  max_steps: -1\n", ":6 (training.max_steps)", "need training.max_steps"),
-        (STREAMED + STEPS + "  num_train_epochs: 2\n", ":7 (training.num_train_epochs)", "Set max_steps"),
-        (STREAMED + STEPS + "  save_strategy: epoch\n", ":7 (training.save_strategy)", "Set it to steps"),
-        (STREAMED + STEPS + "  eval_strategy: epoch\n", ":7 (training.eval_strategy)", "Set it to steps"),
-        (
-            STREAMED + STEPS + "  train_sampling_strategy: group_by_length\n",
-            ":7 (training.train_sampling_strategy)",
-            "within data.buffer_size examples",
-        ),
-        (
-            STREAMED + STEPS + "  average_tokens_across_devices: false\n",
-            ":7 (training.average_tokens_across_devices)",
-            "filled up with blanks",
-        ),
-        (
-            STREAMED + STEPS + "  dataloader_drop_last: true\n",
-            ":7 (training.dataloader_drop_last)",
-            "no example of streamed data is dropped",
-        ),
-        (
-            STREAMED + STEPS + "  dataloader_num_workers: 2\n",
-            ":7 (training.dataloader_num_workers)",
-            "one process a rank",
-        ),
-        (STREAMED + STEPS + "  ignore_data_skip: true\n", ":7 (training.ignore_data_skip)", "Remove it"),
         (
             STREAMED + "  eval_fraction: 0.1\n" + STEPS,
             ":5 (data.eval_fraction)",
-            "no share of streamed data can be held out",
-        ),
-        (
-            STREAMED + "task:\n  type: dpo\n" + STEPS,
-            ":4 (data.streaming)",
-            "only causal_lm, masked_lm, seq2seq",
-        ),
-        (
-            STREAMED + "task:\n  type: sequence_classification\n" + STEPS,
-            ":4 (data.streaming)",
-            "needs the classes of all examples",
+            "no share of streamed data can",
         ),
         (
             STREAMED + "task:\n  type: masked_lm\n" + STEPS + "  dataloader_num_workers: 1\n",
@@ -89,11 +78,7 @@ def test_what_can_be_streamed(text: str, tmp_path: Path) -> None:
             "Name a tokenizer",
         ),
         ("model: a/b\ndata:\n  train: a\n  buffer_size: 5\n", ":2 (data)", "says nothing without"),
-        (
-            STREAMED + "  buffer_size: 0\n" + STEPS,
-            ":5 (data.buffer_size)",
-            "buffer_size is 0. Make it at least 1",
-        ),
+        (STREAMED + "  buffer_size: 0\n" + STEPS, ":5 (data.buffer_size)", "is 0. Make it at least 1"),
     ],
 )
 def test_what_cannot_work_with_streamed_data_is_refused(

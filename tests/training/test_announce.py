@@ -258,7 +258,8 @@ def test_how_examples_lie_is_said_with_what_switches_it_off(
 def test_a_step_has_documents_where_sequences_are_packed(columns: dict[str, Any], word: str) -> None:
     rows = Dataset.from_dict({"input_ids": [[1, 2, 3]], **columns})
     said = padding_line(Padding(0.02, 0.6, 32), CausalLM(TaskSection()), rows)
-    assert said.endswith(f"; 32 {word} a step")
+    assert str(said).endswith(f"; 32 {word} a step")
+    assert padding_line(Padding(0.1951, 0.195, 32), CausalLM(TaskSection()), rows) is None  # alike as printed
 
 
 @pytest.mark.parametrize(

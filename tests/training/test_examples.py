@@ -24,7 +24,7 @@ from zerokit.errors import DataError
 from zerokit.recipe.load import load_recipe
 from zerokit.recipe.model import Columns, DataSection, Format, TaskSection
 from zerokit.training.datasets import load_datasets
-from zerokit.training.examples import IGNORED, Encoded, Encoder, tokenize
+from zerokit.training.examples import IGNORED, Encoded, Encoder, describe_left_out, tokenize
 from zerokit.training.formats import describe_format, detect_format
 from zerokit.training.preview import marked
 from zerokit.training.tasks import task_of
@@ -103,7 +103,7 @@ def test_only_the_completion_and_its_end_are_trained_on(
     if expected:
         assert run(rows, tokenizer, "prompt_completion") == expected
     else:
-        assert "(no token to train on)" in error_of(rows, tokenizer, "prompt_completion")
+        assert "(no token to train on: 1, first" in error_of(rows, tokenizer, "prompt_completion")
 
 
 def test_prompt_and_completion_meet_at_a_token_boundary(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -157,10 +157,7 @@ def test_long_examples_are_cut_and_those_left_without_a_target_dropped(
 def test_no_example_with_a_target_is_a_data_error(tokenizer: PreTrainedTokenizerBase) -> None:
     rows = [{"prompt": "x" * 8, "completion": "y"}] * 3
     line = error_of(rows, tokenizer, "prompt_completion", seq_len=8)
-    assert (
-        "none of its 3 examples can be trained on within 8 tokens (no token to train on). Raise task.seq_len"
-        in line
-    )
+    assert "8 tokens (no token to train on: 3, first data.train, example 1). Raise task.seq_len, or" in line
 
 
 def test_only_the_assistant_and_what_ends_its_turn_are_trained_on(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -298,9 +295,16 @@ def test_pairs_of_the_same_answer_are_left_out(tokenizer: PreTrainedTokenizerBas
         {"prompt": "a", "chosen": "xy" * 20 + "b", "rejected": "xy" * 20 + "c"},  # as far as they are read
     ]
     result = tokenize(RowDataset.of_rows(rows), encoder, seq_len=8, where="here")
-    assert (len(result.dataset), result.num_left_out) == (1, 3)
-    with pytest.raises(DataError, match=r"here: none of its 3 examples can .* within 8 tokens \(no token to"):
-        tokenize(RowDataset.of_rows(rows[1:]), encoder, seq_len=8, where="here")
+    same = "'chosen' and 'rejected' are the same"
+    described = (
+        f"{same}: 1, first here, example 2; no token to train on: 1, first here, example 3; "
+        f"{same} within 8 tokens (task.seq_len): 1, first here, example 4"
+    )
+    assert (len(result.dataset), describe_left_out(result.left_out)) == (1, described)
+    hint = "Check the data"  # no length makes the same answers differ
+    for wrong, reason in ((rows[1:2], rf"same: 1, .*\. {hint}"), (rows[1:], r"\. Raise task\.seq_len, or")):
+        with pytest.raises(DataError, match=rf"none of its {len(wrong)} examples can .*{reason}"):
+            tokenize(RowDataset.of_rows(wrong), encoder, seq_len=8, where="here")
 
 
 @pytest.mark.parametrize(
@@ -483,24 +487,9 @@ def test_a_template_that_cannot_be_used_is_a_data_error(
 @pytest.mark.parametrize(
     ("prompt", "answer", "hint", "cured"),
     [
-        (
-            "<|assistant|>: ",
-            "yes",
-            "Remove the space at the end of the generation",
-            ("<|assistant|>:", "yes"),
-        ),
-        (
-            "<|assistant|>:",
-            ":yes",
-            "End the generation prompt with a special",
-            ("<|assistant|>:<|end|>", ":yes"),
-        ),
-        (
-            "<|assistant|>:\n",
-            "\n\nyes",
-            "Remove the white space with which the answer begins",
-            ("<|assistant|>:\n", "yes"),
-        ),
+        ("<|assistant|>: ", "yes", "Remove the space at the end", ("<|assistant|>:", "yes")),
+        ("<|assistant|>:", ":yes", "End the generation prompt with", ("<|assistant|>:<|end|>", ":yes")),
+        ("<|assistant|>:\n", "\n\nyes", "Remove the white space with which", ("<|assistant|>:\n", "yes")),
     ],
 )
 def test_a_generation_prompt_that_is_joined_with_the_answer_is_told_apart(
@@ -576,7 +565,7 @@ def test_texts_of_a_model_that_mixes_them_are_joined_and_cut_into_full_sequences
     rows = [{"text": text} for text in texts]
     if len(stream) < 2:
         line = error_of(rows, tokenizer, "text", seq_len=seq_len, mixed="a state")
-        assert "(no token to train on)" in line
+        assert "(no token to train on: " in line
         return
     blocks = run(rows, tokenizer, "text", seq_len=seq_len, mixed="a state")
     assert all(block["labels"] == block["input_ids"] for block in blocks)
@@ -597,11 +586,7 @@ def test_without_packing_each_text_is_cut_by_itself(tokenizer: PreTrainedTokeniz
 
 
 USER = {"from": "human", "value": "a"}
-CONVERSATION = [
-    {"from": "gpt", "value": "left over"},
-    USER,
-    {"from": "gpt", "value": "b"},
-]
+CONVERSATION = [{"from": "gpt", "value": "left over"}, USER, {"from": "gpt", "value": "b"}]
 
 
 def test_alpaca_and_sharegpt_are_the_chats_that_they_tell_of(tokenizer: PreTrainedTokenizerBase) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,8 +12,10 @@ import pytest
 from datasets import Dataset
 
 from zerokit.config.base import ZERO
+from zerokit.errors import RecipeError
 from zerokit.recipe.model import Recipe
-from zerokit.training.identity import Identity, differences, identify
+from zerokit.training.identity import IDENTITY_FILE, Identity, differences, identify
+from zerokit.training.resume import resumed_identity
 
 
 def of_run(examples: int = 1, **sections: Any) -> Identity:
@@ -78,3 +82,9 @@ def test_what_made_other_examples_is_told_but_for_defaults() -> None:
     assert differences(of_run(), now) == [
         "the training examples differ (as many), data.train is b.jsonl, was a.jsonl"
     ]
+
+
+def test_a_digest_of_an_earlier_version_is_not_called_other_weights(tmp_path: Path) -> None:
+    (tmp_path / IDENTITY_FILE).write_text(json.dumps(asdict(replace(of_run(), weights="0123abcd"))))
+    with pytest.raises(RecipeError, match=r"was saved by an earlier version of zerokit.*begin another run"):
+        resumed_identity(tmp_path, replace(of_run(), weights="xxh3_128:01"), where="here")

@@ -163,8 +163,12 @@ def tried(model_type: str, task_type: str, *more: str, stage: int = 2, **trainin
 
 
 REFUSED = {
-    ("p_tuning", "sequence_classification", "llama"): "hides from llama where a text ends",
-    ("prompt_tuning", "sequence_classification", "llama"): "hides from llama where a text ends",
+    ("p_tuning", "sequence_classification", "llama"): "llama classifies by the last token, which it cannot",
+    (
+        "prompt_tuning",
+        "sequence_classification",
+        "llama",
+    ): "llama classifies by the last token, which it cannot",
     ("prefix_tuning", "sequence_classification", "distilbert"): "keys and values alone, which distilbert has",
     **{
         (method, "masked_lm", "bert"): "for masked_lm. Choose peft.type lora or ia3"
@@ -220,41 +224,41 @@ def test_a_method_tells_examples_apart_by_what_they_say_or_is_refused(
 @pytest.mark.parametrize(
     ("model_type", "words_", "training", "said"),
     [
-        ("falcon", ["--peft.type=prefix_tuning"], {}, "prefix tuning does not fit falcon: Sizes of tensors"),
-        ("mamba", ["--peft.type=prefix_tuning"], {}, "keys and values alone, which mamba has not"),
+        ("falcon", "--peft.type=prefix_tuning", {}, "prefix tuning does not fit falcon: Sizes of tensors"),
+        ("mamba", "--peft.type=prefix_tuning", {}, "keys and values alone, which mamba has not"),
         (
             "llama",
-            ["--peft.type=prefix_tuning"],
+            "--peft.type=prefix_tuning",
             {"gradient_checkpointing": True},
             "which checkpointing drops. Set it to false",
         ),
         (
             "gpt2",
-            ["--peft.type=p_tuning", "--task.seq_len", "1010"],
+            "--peft.type=p_tuning --task.seq_len 1010",
             {},
             "1010 tokens and 20 learned ones before them, but the model has 1024 positions. "
             "Set task.seq_len to at most 1004",
         ),
         (
             "llama",
-            ["--peft.type=lora", "--peft.target_modules=[nothing]"],
+            "--peft.type=lora --peft.target_modules=[nothing]",
             {},
             "the model has no module 'nothing'",
         ),
         (
             "llama",
-            ["--peft.type=p_tuning", "--peft.encoder_hidden_size=a"],
+            "--peft.type=p_tuning --peft.encoder_hidden_size=a",
             {},
             "expected a whole number, found the string",
         ),
-        ("llama", ["--peft.type=qlora", "--peft.bnb_4bit_quant_type=[]"], {}, "transformers refuses it: "),
+        ("llama", "--peft.type=qlora --peft.bnb_4bit_quant_type=[]", {}, "transformers refuses it: "),
     ],
 )
 def test_what_does_not_go_together_is_refused_before_weights_are_loaded(
-    model_type: str, words_: list[str], training: dict[str, Any], said: str
+    model_type: str, words_: str, training: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(RecipeError) as caught:
-        tried(model_type, "causal_lm", *words_, **training)
+        tried(model_type, "causal_lm", *words_.split(), **training)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -354,12 +358,31 @@ def test_code_that_asks_tensors_without_weights_for_numbers_ends_no_run(
 
 @pytest.mark.parametrize(
     ("model_type", "reads"),
-    [("llama", True), ("gpt2", True), ("bart", True), ("bert", False), ("distilbert", False)],
+    [(t, True) for t in ("llama", "gpt2", "bart", "gemma3", "sourceless")]
+    + [("bert", False), ("distilbert", False)],
 )
 def test_a_classifier_that_finds_the_last_token_by_ids_is_known(model_type: str, reads: bool) -> None:
-    import torch
-    from transformers import CONFIG_MAPPING, AutoModelForSequenceClassification
+    from transformers import CONFIG_MAPPING
+    from transformers import AutoModelForSequenceClassification as Auto
 
-    with torch.device("meta"):
-        model = AutoModelForSequenceClassification.from_config(CONFIG_MAPPING[model_type]())
-    assert finds_end_by_ids(model) is reads
+    own: dict[str, Any] = {}
+    exec("def forward(self, input_ids): return self.pooled(input_ids)", own)
+    config = CONFIG_MAPPING["bert" if model_type == "sourceless" else model_type]()
+    class_ = Auto._model_mapping[type(config)]
+
+    class Delegating(class_):
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            return self.pooled(*args, **kwargs)
+
+        def pooled(self, *args: Any, **kwargs: Any) -> Any:
+            return super().forward(*args, **kwargs)
+
+    class Pooling(Delegating):
+        def pooled(self, input_ids: Any, **_: Any) -> Any:
+            return input_ids != self.config.pad_token_id
+
+    if model_type == "sourceless":
+        class_ = type("Sourceless", (class_,), {"forward": own["forward"]})
+    own_reads = reads and model_type != "sourceless"
+    for tried_class, found in ((class_, reads), (Delegating, own_reads), (Pooling, True)):
+        assert finds_end_by_ids(object.__new__(tried_class)) is found

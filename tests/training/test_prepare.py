@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from zerokit.config.base import ZERO
 from zerokit.distributed.group import RankGroup
 from zerokit.distributed.ranks import Ranks
-from zerokit.errors import RecipeError
+from zerokit.errors import RecipeError, ZerokitError
 from zerokit.recipe import load_recipe
+from zerokit.training import prepare
 from zerokit.training.prepare import PreparationStep, run_steps
 from zerokit.training.run_context import RunContext
 
@@ -63,3 +67,30 @@ def test_the_error_of_a_step_is_raised_after_its_exchange_and_ends_the_steps() -
             ],
         )
     assert events == ["exchange"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "refused"),
+    [
+        ("zenflow", {"topk_ratio": 0.1}, "what ZenFlow keeps"),
+        ("training.output_dir", __file__, "cannot write into .*test_prepare.py"),
+        ("peft.alpha_of_none", 1, "alpha_of_none"),
+        ("training.seed", 1, "was read"),
+    ],
+)
+def test_a_checkpoint_is_read_after_cheap_checks(
+    key: str, value: Any, refused: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*_: Any, **__: Any) -> None:
+        raise RecipeError("the checkpoint was read")
+
+    monkeypatch.setattr(prepare, "find_resume", lambda *_: tmp_path / "checkpoint-1")
+    monkeypatch.setattr(prepare, "check_resumed", read)
+    options = [] if key == "zenflow" else [f"--{key}", json.dumps(value).strip('"')]
+    loaded = load_recipe(None, ["--training.output_dir", str(tmp_path), *options])
+    run = RunContext(RankGroup(Ranks()), loaded)
+    run_steps(run, prepare.ARGUMENTS)
+    if key == "zenflow":  # which only some releases of DeepSpeed may use
+        run.resolved.ds_config[ZERO] = {**run.resolved.ds_config[ZERO], key: value}
+    with pytest.raises(ZerokitError, match=refused):
+        run_steps(run, prepare.CHECKS)

@@ -19,6 +19,7 @@ class Hub:
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any]] = []
         self.error: Exception | None = None
+        self.role = "write"
 
     def __call__(self) -> Hub:
         return self
@@ -26,7 +27,8 @@ class Hub:
     def whoami(self) -> dict[str, Any]:
         if self.error is not None:
             raise self.error
-        return {"name": "me"}
+        orgs = [{"name": "ours", "roleInOrg": "write"}, {"name": "theirs", "roleInOrg": "read"}]
+        return {"name": "me", "orgs": orgs, "auth": {"accessToken": {"role": self.role}}}
 
     def create_repo(self, repo: str, **options: Any) -> str:
         self.calls.append((repo, options))
@@ -49,7 +51,14 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Hub:
 def test_what_cannot_be_uploaded_is_refused_before_training(
     hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check_upload("me/mine")
+    for repo in ("me/mine", "ours/mine"):
+        check_upload(repo)
+    for repo in ("you/mine", "theirs/mine"):
+        with pytest.raises(LaunchError, match=r"me may not write to \w+\. Write me/mine, or ask"):
+            check_upload(repo)
+    hub.role = "read"
+    with pytest.raises(LaunchError, match="the token of me is read-only"):
+        check_upload("me/mine")
     with pytest.raises(LaunchError, match="--push-to-hub: 'mine' is no name on the Hub"):
         check_upload("mine")
     hub.error = ConnectionError(111, "Connection refused")

@@ -66,9 +66,9 @@ def share_threads(ranks: Ranks) -> None:
 
 def _may_set_threads() -> bool:
     """Whether no person has set a number of threads; torchrun sets 1 if none is set."""
-    told = os.environ.get(_THREADS)
-    of_torchrun = told == "1" and "TORCHELASTIC_RUN_ID" in os.environ
-    return (told is None or told == _set_here or of_torchrun) and "MKL_NUM_THREADS" not in os.environ
+    setting = os.environ.get(_THREADS)
+    of_torchrun = setting == "1" and "TORCHELASTIC_RUN_ID" in os.environ
+    return (setting is None or setting == _set_here or of_torchrun) and "MKL_NUM_THREADS" not in os.environ
 
 
 def _set_threads(number: int) -> None:

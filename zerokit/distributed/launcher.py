@@ -98,13 +98,13 @@ class LaunchedRanks:
         self._end_ranks()
 
     def forward_signal(self, number: int, frame: FrameType | None = None) -> None:
-        """A signal handler: ask the ranks to save and end. The second Ctrl-C kills them."""
+        """A signal handler: ask the ranks to save and end. The second Ctrl-C kills them (SIGKILL)."""
         self._requests.append(signal.Signals(number))
         ranks = self._ranks()
         if self._requests.count(signal.SIGINT) > 1:
             _send(signal.SIGKILL, ranks)
         elif not ranks:
-            self.send_signal(signal.SIGTERM)
+            self.signal_process_group(signal.SIGTERM)
         elif len(self._requests) == 1:
             # A rank that saves before it ends has handlers for SIGTERM and Ctrl-C, and says by which it was
             # asked. Before that Python alone handles Ctrl-C, and not while a rank waits in a collective.
@@ -112,7 +112,7 @@ class LaunchedRanks:
             _send(number, saves)
             _send(signal.SIGTERM, set(ranks) - set(saves))
 
-    def send_signal(self, number: int) -> None:
+    def signal_process_group(self, number: int) -> None:
         """Send a signal to the launcher and all processes that it has started."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
@@ -175,9 +175,9 @@ def run_launcher(
     launched = LaunchedRanks(command, num_ranks, environment, save_within=save_within)
 
     def pause(number: int, frame: FrameType | None) -> None:
-        launched.send_signal(signal.SIGSTOP)
+        launched.signal_process_group(signal.SIGSTOP)
         os.kill(os.getpid(), signal.SIGSTOP)
-        launched.send_signal(signal.SIGCONT)
+        launched.signal_process_group(signal.SIGCONT)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, launched.forward_signal)
@@ -188,7 +188,7 @@ def run_launcher(
         return launched.exit_code(again)
     finally:
         if launched.process.returncode is None:  # no Ctrl-C would reach it any more
-            launched.send_signal(signal.SIGTERM)
+            launched.signal_process_group(signal.SIGTERM)
 
 
 def _become_subreaper() -> None:

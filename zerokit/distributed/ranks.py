@@ -129,7 +129,7 @@ def _handed_out() -> range:
 
 
 def _bound(port: int) -> int:
-    """The port that was bound for `port`, where 0 is any; 0 if it is taken."""
+    """Bind `port` (0: any). Returns the port, or 0 if it is in use."""
     with socket.socket() as probe:
         # A port whose last run has just ended is free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -34,10 +34,10 @@ def _problems(recipe: Recipe) -> Iterator[Finding]:
     training = recipe.training
     steps = training.get("max_steps")
     if recipe.task.type not in STREAMED:
-        needs = "the reference's word on" if recipe.task.type == "dpo" else "the classes of"
+        needs = "computes reference log-probabilities" if recipe.task.type == "dpo" else "reads the classes"
         yield Finding(
             ("data", "streaming"),
-            f"{recipe.task.type} needs {needs} all examples before it begins",
+            f"{recipe.task.type} {needs} of all examples first",
             f"Remove it: only {', '.join(STREAMED)} are streamed",
         )
     if isinstance(recipe.model.tokenizer, TokenizerTraining):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zerokit import console
 from zerokit.errors import ZerokitError
@@ -26,14 +26,18 @@ if TYPE_CHECKING:
     from zerokit.training.tasks.task import Task
 
 
+class ExpectedMemory(NamedTuple):
+    """Expected memory of a rank's device, in bytes; None if it is not estimated."""
+
+    model_states_bytes: int | None
+    peak_bytes: int | None
+    """Of the fullest rank; on rank 0 alone."""
+
+
 def announce(
     context: RunContext, model: PreTrainedModel, *, cuda: bool, chunked: bool = False
-) -> tuple[int | None, int | None]:
-    """Report the run. `chunked`: whether the loss is in chunks.
-
-    Returns:
-        expected bytes of model states on a rank's device, and of its peak (on rank 0); None if not estimated.
-    """
+) -> ExpectedMemory:
+    """Report the run and return its expected memory. `chunked`: whether the loss is in chunks."""
     whole, trained = count_parameters(model, trainable=False), count_parameters(model, trainable=True)
     group, world_size = context.group, context.group.ranks.world_size
     try:
@@ -58,8 +62,9 @@ def announce(
             f"{_rows(context)}, {len(context.held_out or ())} held out"
         )
         console.note(line)
-        if context.padding is not None:
-            console.note(padding_line(context.padding, context.task, context.train))
+        padding = context.padding and padding_line(context.padding, context.task, context.train)
+        if padding:
+            console.note(padding)
         if chunked and (rows := _chunk(context, model)) is not None:
             console.note(
                 f"the loss is computed {rows:,} tokens at a time, to have no more logits in memory; "
@@ -72,7 +77,7 @@ def announce(
             lines, peak = expected_peak(context, model, trained, group.ranks, size, chunked=chunked)
             for each in lines:
                 console.note(each)
-    return kept, peak
+    return ExpectedMemory(kept, peak)
 
 
 def _begins(context: RunContext) -> str:
@@ -120,10 +125,13 @@ def states_line(states: ModelStates, *, cuda: bool) -> str:
     return f"model states per rank: {', '.join(parts)}; activations come on top"
 
 
-def padding_line(padding: Padding, task: Task, train: Dataset) -> str:
-    """``padding-free batches: 3.5% padding instead of 15.9% (...); 32 examples a step``."""
+def padding_line(padding: Padding, task: Task, train: Dataset) -> str | None:
+    """``padding-free batches: 3.5% padding instead of 15.9% (...); 32 examples a step``; None if equal."""
     packed = "position_ids" in train.column_names
-    shares = f"{padding.share:.1%} padding instead of {padding.share_if_padded:.1%}"
+    share, if_padded = (f"{each:.1%}" for each in (padding.share, padding.share_if_padded))
+    if share == if_padded:
+        return None
+    shares = f"{share} padding instead of {if_padded}"
     noun = "documents" if packed else "examples"
     return f"{task.layout_words(shares, packed=packed)}; {padding.examples_per_step:,.4g} {noun} a step"
 

@@ -392,12 +392,12 @@ def size_nvme_buffers(
             )
     resolved = resolved.with_nvme_buffers(model, world_size)
     sized = value_at(resolved.ds_config, PLACE)
-    told = [key for key in sized if key not in section]
-    if not told:
+    written = [key for key in sized if key not in section]
+    if not written:
         return resolved, None
     pinned = sized["buffer_count"] * sized["buffer_size"] * buffers.element_bytes
     return resolved, (
         f"parameters go to NVMe through {sized['buffer_count']} buffers of {sized['buffer_size']:,} elements "
         f"({format_bytes(pinned)} of each rank's host memory), by the model; "
-        f"{' and '.join(told)} in zero_optimization.offload_param set others"
+        f"{' and '.join(written)} in zero_optimization.offload_param set others"
     )

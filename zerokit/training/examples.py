@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -31,10 +32,23 @@ class Tokenized:
     """Examples as features, and the number of those that did not fit."""
 
     dataset: Dataset
-    num_left_out: int
-    """Examples with nothing to learn, as :attr:`Encoder.left_out_reason` says."""
+    left_out: Mapping[str, LeftOut]
+    """Sequences with nothing to learn, by :attr:`Encoded.left_out_reason`."""
     num_cut: int
     """Examples cut to the longest sequence."""
+
+    @property
+    def num_left_out(self) -> int:
+        return sum(group.count for group in self.left_out.values())
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Sequences that are left out for one reason."""
+
+    count: int
+    first: str
+    """The place of the first."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +59,8 @@ class Encoded:
     is_cut: bool = False
     has_targets: bool = True
     """Whether any of its tokens is trained on."""
+    left_out_reason: str = "no token to train on"
+    """Why it is left out if it has no targets."""
 
 
 class UnusableError(DataError):
@@ -67,7 +83,6 @@ class Encoder(ABC):
     """Tokens of a packed sequence; None without packing."""
     apart = False
     """Whether packed documents stay apart and whole, or are joined to one text and cut."""
-    left_out_reason: str = "no token to train on"
 
     @abstractmethod
     def sequences(self, example: dict[str, Any]) -> Iterable[Encoded]:
@@ -92,13 +107,14 @@ class _BatchEncoder:
                 error.index = index
                 raise
             for sequence in sequences:
-                marks = {_IS_CUT: sequence.is_cut, _HAS_TARGETS: sequence.has_targets}
+                reason = "" if sequence.has_targets else sequence.left_out_reason
+                marks = {_IS_CUT: sequence.is_cut, _REASON: reason, _EXAMPLE: index}
                 for name, value in {**sequence.features, **marks}.items():
                     rows.setdefault(name, []).append(value)
         return rows
 
 
-_IS_CUT, _HAS_TARGETS = "is_cut", "has_targets"
+_IS_CUT, _REASON, _EXAMPLE = "is_cut", "left_out_reason", "example"
 
 
 @report_full_disk()
@@ -135,23 +151,34 @@ def tokenize(
         )
     except UnusableError as error:
         raise error.found_at(at(error.index)) from error
-    num_cut, num_left_out = sum(tokenized[_IS_CUT]), 0
+    num_cut, left_out = sum(tokenized[_IS_CUT]), _left_out(tokenized, at)
     joined = encoder.packed_len is not None and not encoder.apart and _enough_to_pack(tokenized)
     if not joined:
-        num_left_out = len(tokenized)
-        tokenized = tokenized.filter(bool, input_columns=_HAS_TARGETS, desc="Filtering")
-        num_left_out -= len(tokenized)
-    tokenized = tokenized.remove_columns([_IS_CUT, _HAS_TARGETS])
+        tokenized = tokenized.filter(operator.not_, input_columns=_REASON, desc="Filtering")
+    tokenized = tokenized.remove_columns([_IS_CUT, _REASON, _EXAMPLE])
     if encoder.packed_len is not None and (joined or encoder.apart) and len(tokenized):
         tokenized = _pack(tokenized, joined_texts if joined else packed_rows, encoder.packed_len)
     if len(tokenized) == 0:
         raise DataError(
             f"none of its {len(examples)} examples can be trained on within {seq_len} tokens "
-            f"({encoder.left_out_reason})",
+            f"({describe_left_out(left_out)})",
             where=where,
-            hint="Raise task.seq_len, or check the data",
+            hint="Raise task.seq_len, or check the data" if num_cut else "Check the data",
         )
-    return Tokenized(tokenized, num_left_out, num_cut)
+    return Tokenized(tokenized, {} if joined else left_out, num_cut)
+
+
+def _left_out(tokenized: Dataset, at: Callable[[int], str]) -> dict[str, LeftOut]:
+    numbers: dict[str, list[int]] = {}
+    for reason, number in zip(tokenized[_REASON], tokenized[_EXAMPLE], strict=True):
+        if reason:
+            numbers.setdefault(reason, []).append(number)
+    return {reason: LeftOut(len(of_it), at(of_it[0])) for reason, of_it in numbers.items()}
+
+
+def describe_left_out(left_out: Mapping[str, LeftOut]) -> str:
+    """For each reason, how many sequences are left out and where the first is."""
+    return "; ".join(f"{reason}: {found.count:,}, first {found.first}" for reason, found in left_out.items())
 
 
 def text_or_none(example: dict[str, Any], column: str) -> str | None:

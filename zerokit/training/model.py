@@ -313,7 +313,7 @@ def set_leaf_modules(
         if vars(module).get("layerdrop"):  # which each rank throws dice for
             skips, vars(module)["layerdrop"] = True, 0.0
     if skips and note is not None:
-        note("no layer is left out by chance (layerdrop): each rank would leave out others")
+        note("layerdrop is off: ranks would drop different layers")
 
 
 def check_experts(model: torch.nn.Module, stage: int, where: str) -> None:

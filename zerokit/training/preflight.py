@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zerokit.checkpoint.pretrained import CAUSAL_LM
 from zerokit.config import DeepSpeedConfig
@@ -76,6 +76,15 @@ def _estimate(question: Question, num_trainable: int) -> Estimate:
     return answer
 
 
+class ExpectedPeak(NamedTuple):
+    """The estimated peak of a run."""
+
+    lines: list[str]
+    """Whether it fits, and advice if it does not."""
+    peak_bytes: int | None
+    """On the fullest rank, as ``torch.cuda.max_memory_allocated`` counts; None if it is not estimated."""
+
+
 def expected_peak(
     context: RunContext,
     model: PreTrainedModel,
@@ -84,16 +93,13 @@ def expected_peak(
     gpu_bytes: int,
     *,
     chunked: bool = False,
-) -> tuple[list[str], int | None]:
-    """Lines about the memory of a run on GPUs, with advice, and the peak of the fullest rank.
-
-    In bytes, as ``torch.cuda.max_memory_allocated`` counts; None if it is not estimated.
-    """
+) -> ExpectedPeak:
+    """Estimate the memory of a run on GPUs."""
     host = host_memory_bytes() if context.group.policy.uses_this_machine else None
     cluster = Cluster(ranks.world_size, ranks.local_world_size, some_gpu(None, gpu_bytes), host)
     if context.task.model != CAUSAL_LM:
         noun = context.task.model.noun
-        return [f"peak memory is not estimated: {noun} is none that it counts"], None
+        return ExpectedPeak([f"peak memory is not estimated: {noun} is none that it counts"], None)
     try:
         questions = _questions(context, model, cluster, chunked=chunked)
         answers = [_estimate(question, num_trainable) for question in questions]
@@ -104,11 +110,11 @@ def expected_peak(
     except Exception as error:
         # Whatever a config or an argument that nobody has seen leads to: the run does not need the estimate.
         reason = error.message if isinstance(error, ZerokitError) else f"{type(error).__name__}: {error}"
-        return [f"peak memory is not estimated: {reason}"], None
+        return ExpectedPeak([f"peak memory is not estimated: {reason}"], None)
     low, high = fit.needed_low_bytes, fit.needed_high_bytes
     line = verdict_line(fit.verdict, low, high, gpu_bytes, fit.host, has_options=False).plain
     said = f"estimated peak per rank, in {phase_words(answer.device.peak_phase)}: {line}"
-    return [said, *advice], answer.device.peak_bytes
+    return ExpectedPeak([said, *advice], answer.device.peak_bytes)
 
 
 def _advice(question: Question, answer: Estimate, fit: Fit, at_once: int) -> Iterator[str]:

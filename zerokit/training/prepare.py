@@ -155,8 +155,6 @@ def _check_machine(context: RunContext) -> None:
 
 def _find_resume(context: RunContext) -> None:
     context.resume = find_resume(context.group, context.resolved, context.loaded)
-    if context.resume is not None:
-        check_resumed(context.group, context.resume, verify=context.verify, trusted=context.trust_checkpoint)
 
 
 def _check_settings(context: RunContext) -> None:
@@ -174,6 +172,11 @@ def _check_settings(context: RunContext) -> None:
     if context.group.policy.writes_files:
         context.output.check(loaded)
     context.adapter = check_peft_keys(loaded)
+
+
+def _check_resumed(context: RunContext) -> None:
+    if context.resume is not None:
+        check_resumed(context.group, context.resume, verify=context.verify, trusted=context.trust_checkpoint)
 
 
 def _find_checkpoint(context: RunContext) -> None:
@@ -257,6 +260,7 @@ CHECKS = (
     PreparationStep(_check_machine),
     PreparationStep(_find_resume, "collective"),
     PreparationStep(_check_settings),
+    PreparationStep(_check_resumed, "collective"),  # last: it reads the whole checkpoint
 )
 EXAMPLES = (
     PreparationStep(_find_checkpoint, "node_first"),

@@ -19,7 +19,7 @@ from zerokit.training.datasets import (
     load_datasets,
     number_examples,
 )
-from zerokit.training.examples import Tokenized, tokenize
+from zerokit.training.examples import Tokenized, describe_left_out, tokenize
 from zerokit.training.formats import describe_format, detect_format, text_columns
 from zerokit.training.run_context import RunContext
 from zerokit.training.streaming import Position, Stream, read_position
@@ -178,12 +178,12 @@ def tokenize_reported(context: RunContext, examples: Examples, which: str) -> Da
         held_out = context.held_out_examples
         kept = "" if held_out is None else f", {len(held_out.loaded):,} held out"
         note(context, f"data: {quantity(len(dataset), 'example')}{kept}; columns: {what}{labels}{joined}")
-    if tokenized.num_cut or tokenized.num_left_out:
-        _, encoder = context.encoder(examples)
+    if tokenized.num_cut or tokenized.left_out:
+        reasons = f" ({describe_left_out(tokenized.left_out)})" if tokenized.left_out else ""
         note(
             context,
             f"{which} data: of {quantity(len(dataset), 'example')}, {tokenized.num_cut:,} cut to "
-            f"{seq_len} tokens, {tokenized.num_left_out:,} left out ({encoder.left_out_reason})",
+            f"{seq_len} tokens, {tokenized.num_left_out:,} left out{reasons}",
         )
     return tokenized.dataset
 
@@ -221,10 +221,10 @@ def _stream_lines(stream: Stream, context: RunContext) -> Iterator[str]:
     recipe, examples = context.loaded.recipe, context.examples
     format_, _ = context.encoder(examples)
     what = describe_format(format_, recipe.data.columns, examples.columns, context.tokenizer)
-    done = ["shuffled"] * (stream.seed is not None) + ["packed"] * (stream.encoder.packed_len is not None)
-    with_each_other = f", {' and '.join(done)} with each other" if done else ", and trained on in their order"
+    done = ["shuffles"] * (stream.seed is not None) + ["packs"] * (stream.encoder.packed_len is not None)
+    within = f"{' and '.join(done)} within them" if done else "keeps their order"
     yield (
-        f"data: {what}, streamed: {stream.buffer_size:,} examples at a time are read{with_each_other} "
+        f"data: {what}, streamed: reads {stream.buffer_size:,} examples at a time, and {within} "
         "(data.buffer_size); data.streaming: false prepares all of them before the first step"
     )
     if recipe.data.eval is None and recipe.data.eval_split is None:

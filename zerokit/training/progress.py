@@ -106,8 +106,11 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
 
     def _measured(self, tokens: int) -> dict[str, Any]:
         """Speed and memory since the last log, if tokens are counted."""
-        found: dict[str, Any] = {**self._throughput.since_last(tokens)}
-        if found and self._memory is not None:
+        speed = self._throughput.since_last(tokens)
+        if speed is None:
+            return {}
+        found: dict[str, Any] = {name: value for name, value in speed._asdict().items() if value is not None}
+        if self._memory is not None:
             found["peak_memory_bytes"] = self._memory.read()
         return found
 

@@ -286,6 +286,13 @@ def resumed_identity(checkpoint: Path, now: Identity, *, where: str) -> Identity
     if was is None:
         console.note(f"{checkpoint} does not say which run it is of: recipe, data and model are not compared")
         return now
+    restart = f"begin another run from its weights, with --model {checkpoint} and another output_dir"
+    if RunPolicy.current().reads_weights and was.weights is not None and ":" not in was.weights:
+        raise RecipeError(
+            f"'{checkpoint}' was saved by an earlier version of zerokit, with another digest of weights",
+            where=where,
+            hint=f"Do not resume: {restart}",
+        )
     different = differences(was, now)
     if not different:
         return replace(now, run_id=was.run_id, started=was.started)
@@ -301,6 +308,5 @@ def resumed_identity(checkpoint: Path, now: Identity, *, where: str) -> Identity
     raise RecipeError(
         f"'{checkpoint}' is of {of}: {in_words(different)}",
         where=where,
-        hint=f"{fix}; or begin another run from its weights, with --model {checkpoint} and another "
-        "output_dir",
+        hint=f"{fix}; or {restart}",
     )

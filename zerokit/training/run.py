@@ -91,7 +91,7 @@ def _run(
     learns = context.adapter is not None and context.adapter.method.tokens == "embedded"
     chunked = wants_chunked_loss(context.task.section, context.args, learns_tokens=learns)
     chunked = chunked and chunk_the_loss(model, note)
-    states_bytes, peak_bytes = announce(context, model, cuda=cuda, chunked=chunked)
+    expected = announce(context, model, cuda=cuda, chunked=chunked)
     if num_cores is not None and note is not None:
         note(
             f"each rank keeps to {quantity(num_cores, 'core')} of its own, for the optimizer's step; "
@@ -141,8 +141,8 @@ def _run(
         metrics_before=before,
         metrics_after=after,
         train_loss=float(result.metrics["train_loss"]) if steps > progress.first_step else None,
-        model_states_bytes=states_bytes,
-        expected_peak_bytes=peak_bytes,
+        model_states_bytes=expected.model_states_bytes,
+        expected_peak_bytes=expected.peak_bytes,
         peak_memory_bytes=max(peaks),
         rehearsed=rehearsed,
         padding=None if context.padding is None else asdict(context.padding),

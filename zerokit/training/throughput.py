@@ -5,13 +5,22 @@ from __future__ import annotations
 import math
 from array import array
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zerokit.hardware.gpus import gpu_of_torch
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
+
+
+class Speed(NamedTuple):
+    """The speed of some steps."""
+
+    tokens_per_second: float
+    """Over all ranks, without padding."""
+    mfu: float | None
+    """Model FLOPs utilization; None if unknown."""
 
 
 class Throughput:
@@ -41,15 +50,14 @@ class Throughput:
         """Exclude the time since the last step."""
         self._since = now
 
-    def since_last(self, tokens: int) -> dict[str, float]:
-        """``tokens_per_second`` and ``mfu`` since the last call, at a total of `tokens`; may be empty."""
+    def since_last(self, tokens: int) -> Speed | None:
+        """The speed since the last call, at a total of `tokens`; None without steps."""
         new, seconds = tokens - self._tokens, self._seconds
         self._tokens, self._seconds = tokens, 0.0
         if new <= 0 or seconds <= 0:
-            return {}
+            return None
         mfu = self._mfu(new, seconds)
-        known = {} if mfu is None else {"mfu": round(mfu, 4)}
-        return {"tokens_per_second": round(new / seconds, 1), **known}
+        return Speed(round(new / seconds, 1), None if mfu is None else round(mfu, 4))
 
     def mfu(self, tokens: int) -> float | None:
         """Model FLOPs utilization of all steps, with `tokens` in them; None if unknown."""

@@ -13,7 +13,11 @@ OPTION = "--push-to-hub"
 
 
 def check_upload(repo: str) -> None:
-    """Refuse, before training, an upload without a valid name, network or login (LaunchError)."""
+    """Refuse, before training, an upload that would fail (LaunchError).
+
+    It fails without a valid name, network or login, with a read-only token, or if the user may not write to
+    the owner. The Hub does not report the permissions of fine-grained tokens, nor the free space.
+    """
     from huggingface_hub import HfApi, constants, get_token
 
     if "/" not in repo or not is_hub_id(repo):
@@ -27,13 +31,28 @@ def check_upload(repo: str) -> None:
     if get_token() is None:
         raise LaunchError("no user is logged in at the Hub", where=OPTION, hint="Run 'hf auth login'")
     try:
-        HfApi().whoami()
+        user = HfApi().whoami()
     except Exception as error:  # its own, httpx's and the system's
         raise LaunchError(
             describe_failure(error, "the name that the token is of"),
             where=OPTION,
             hint="Fix that, or upload the saved model later, with 'hf upload'",
         ) from None
+    name = user["name"]
+    if ((user.get("auth") or {}).get("accessToken") or {}).get("role") == "read":
+        raise LaunchError(
+            f"the token of {name} is read-only",
+            where=OPTION,
+            hint="Run 'hf auth login' with one that may write",
+        )
+    owner, _, model = repo.partition("/")
+    writable = {name, *(org["name"] for org in user.get("orgs") or () if org.get("roleInOrg") != "read")}
+    if owner.lower() not in {each.lower() for each in writable}:
+        raise LaunchError(
+            f"{name} may not write to {owner}",
+            where=OPTION,
+            hint=f"Write {name}/{model}, or ask {owner} for a role that may write",
+        )
 
 
 def upload(folder: Path, repo: str) -> str:

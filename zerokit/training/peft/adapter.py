@@ -237,7 +237,7 @@ def _unknown(key: str, value: Any, names: _Names) -> Iterator[tuple[str, str]]:
     unknown = [name for name in map(str, value) if not _is_known(key, name, names)]
     for name in unknown:
         meant = mistyped(name.rpartition(".")[2], names.layers)
-        # Two names of one list are hardly the same one: o_proj, beside q_proj, is of other models.
+        # A list may name layers of several models, such as o_proj and q_proj.
         if len(unknown) == len(value) or (meant is not None and meant not in value):
             yield f"the model has no module '{name}'", _instead(name, names)
 

@@ -90,7 +90,7 @@ def _check_tokens(
     elif type_ == "sequence_classification" and base is not None and finds_end_by_ids(base):
         # With embeddings in the place of ids, transformers takes the last token, which may be padding.
         raise RecipeError(
-            f"{noun} hides from {base.config.model_type} where a text ends, by which it classifies",
+            f"{base.config.model_type} classifies by the last token, which it cannot find with {noun}",
             where=where,
             hint="Choose peft.type prefix_tuning, lora or ia3",
         )
@@ -159,8 +159,35 @@ def _problem(model: Any, task: Task) -> str | None:
 
 
 def finds_end_by_ids(model: PreTrainedModel) -> bool:
-    """Whether a classifier finds the last token of a text in its ids, as decoders and BART do."""
-    return re.search(r"(?:pad|eos)_token_id", inspect.getsource(type(model).forward)) is not None
+    """Whether a classifier finds the last token of a text in its ids, as decoders and BART do.
+
+    Reads the source of each ``forward`` of the class and its bases, and of the methods that they call.
+    True if there is no source.
+    """
+    from transformers import PreTrainedModel
+
+    bases = [base for base in type(model).__mro__ if not issubclass(PreTrainedModel, base)]
+    pending = [vars(base)["forward"] for base in bases if "forward" in vars(base)]
+    seen: list[Any] = []
+    while pending:
+        method = pending.pop()
+        seen.append(method)
+        try:
+            source = inspect.getsource(method)
+        except (OSError, TypeError):
+            return True
+        if _READS_END.search(source):
+            return True
+        for name in re.findall(r"self\.(\w+)\(", source):
+            called = next((vars(base)[name] for base in bases if name in vars(base)), None)
+            if inspect.isroutine(called) and called not in seen:
+                pending.append(called)
+    return False
+
+
+_READS_END = re.compile(
+    r"(?:pad|eos)_token_id|input_ids\s*[!=]=|input_ids\.(?:eq|ne|not_equal)\(|\.(?:eq|ne)\(input_ids"
+)
 
 
 def check_four_bits(

@@ -228,8 +228,8 @@ def _no_answer(turns: list[dict[str, Any]]) -> tuple[str, str]:
     roles = list(dict.fromkeys(str(turn["role"])[:_LONGEST_ROLE] for turn in turns if "role" in turn))
     shown = ", ".join(f"'{role}'" for role in roles[:_MOST_ROLES])
     more = ", ..." if roles[_MOST_ROLES:] else ""
-    told = f"the roles in it are {shown}{more}" if roles else "there are no roles in it"
-    what = f"has no assistant message: {told}"
+    found = f"the roles in it are {shown}{more}" if roles else "there are no roles in it"
+    what = f"has no assistant message: {found}"
     for role in roles:
         if ROLES.get(role) == "assistant" or nearest(role, ["assistant"]):
             return what, f"Did you mean 'assistant' by '{role}'?"

@@ -108,7 +108,7 @@ class CausalLM(Task):
     def model_inputs(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         if "position_ids" not in inputs:
             labels = inputs["labels"].clone()
-            labels[..., 0] = IGNORED  # which learned tokens would be asked to tell, and nobody counts
+            labels[..., 0] = IGNORED  # predicted from virtual tokens; not counted
             return {**inputs, "labels": labels}
         # With a mask of padding, or with a cache, transformers looks for no documents in a row.
         given = {name: value for name, value in inputs.items() if name != "attention_mask"}

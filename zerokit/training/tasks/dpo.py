@@ -101,8 +101,8 @@ class _Encoder(Encoder):
     def __init__(self, tokenizer: PreTrainedTokenizerBase, columns: Columns, section: TaskSection) -> None:
         self.columns = columns
         self.answers = AnswerEncoder(tokenizer, "preference", columns, section)
-        same = f"'{columns.chosen}' and '{columns.rejected}' are the same"
-        self.left_out_reason = f"no token to train on, or {same} within task.seq_len"
+        self.same = f"'{columns.chosen}' and '{columns.rejected}' are the same"
+        self.same_if_cut = f"{self.same} within {section.seq_len} tokens (task.seq_len)"
 
     def sequences(self, example: dict[str, Any]) -> list[Encoded]:
         chosen, rejected = (
@@ -113,9 +113,11 @@ class _Encoder(Encoder):
             **{f"rejected_{name}": value for name, value in rejected.features.items()},
         }
         is_cut = chosen.is_cut or rejected.is_cut
+        has_targets = chosen.has_targets and rejected.has_targets
         # Of the same answers, the difference of the rewards and its gradient would always be 0.
-        differ = chosen.features != rejected.features
-        return [Encoded(features, is_cut, chosen.has_targets and rejected.has_targets and differ)]
+        if has_targets and chosen.features == rejected.features:
+            return [Encoded(features, is_cut, False, self.same_if_cut if is_cut else self.same)]
+        return [Encoded(features, is_cut, has_targets)]
 
     def _answer(self, example: dict[str, Any], column: str) -> Encoded:
         answer, prompt = example[column], example.get(self.columns.prompt)
