@@ -47,26 +47,11 @@ def test_every_verdict_has_words_and_a_style() -> None:
 @pytest.mark.parametrize(
     ("cluster", "tensors", "verdict", "words"),
     [
-        (
-            Cluster(2, host_bytes=64 * GIB),
-            170 * GIB,
-            "does not fit",
-            "170.50 to 178.00 GiB of each host's 64.00",
-        ),
+        (Cluster(2, host_bytes=64 * GIB), 170 * GIB, "does not fit", "178.00 GiB of each host's 64.00"),
         (Cluster(2, host_bytes=174 * GIB), 170 * GIB, "tight", "of each host's 174.00 GiB"),
         (Cluster(2, host_bytes=256 * GIB), 170 * GIB, "fits", "GiB of 24.00 GiB, and 170.50"),
-        (
-            Cluster(4, 8, find_gpu("H100")),
-            170 * GIB,
-            "fits",
-            "host's 900.00 GiB (a typical cloud node;",
-        ),
-        (
-            Cluster(2, 1, find_gpu("H100")),
-            300 * GIB,
-            "does not fit",
-            "host's 225.00 GiB (a typical cloud",
-        ),
+        (Cluster(4, 8, find_gpu("H100")), 170 * GIB, "fits", "host's 900.00 GiB (a typical cloud node;"),
+        (Cluster(2, 1, find_gpu("H100")), 300 * GIB, "does not fit", "host's 225.00 GiB (a typical"),
         (Cluster(2, gpu=find_gpu("4090")), 170 * GIB, "fits", "Fits, if each host has 170.50 to 178.00 GiB"),
         (Cluster(2, gpu=find_gpu("4090")), 16 * GIB, "fits", "Fits: needs 1.00 to 2.00 GiB of 24.00 GiB"),
     ],
