@@ -156,11 +156,7 @@ OFFLOADED = [*ONE, "--zero-stage", 3, "--offload-optimizer", "cpu", "--offload-p
     ("options", "code", "words"),
     [
         (["--gpu", "4090", "--host-memory", "8GiB"], 1, "Does not fit: needs"),
-        (
-            ["--fit", "24GiB", "--host-memory", "8GiB"],
-            1,
-            "Largest micro batch at 512 tokens on",
-        ),
+        (["--fit", "24GiB", "--host-memory", "8GiB"], 1, "Largest micro batch at 512 tokens on"),
         (["--fit", "24GiB", "--host-memory", "8GiB"], 1, ": none"),
         (["--gpu", "4090", "--host-memory", "1TiB"], 0, "of each host's 1.00 TiB"),
         (["--gpu", "H100"], 0, "of each host's 1.76 TiB (a typical cloud node"),
@@ -281,11 +277,7 @@ CONFIG = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "
         (MODEL, ["--zero-stage", 2, "--peft", "ia3", "--lora-targets", "query"], "--lora-targets: the model"),
         (MODEL, ["--zero-stage", 2, "--lora-rank", 8, "--lora-targets", "query"], "no module 'query'"),
         (MODEL, ["--zero-stage", 2, "--plot", "a.pdf"], "a.pdf: a plot is written as PNG, SVG or HTML"),
-        (
-            MODEL,
-            ["--zero-stage", 2, "-o", "absent/a.json"],
-            "absent/a.json: cannot be written: its folder",
-        ),
+        (MODEL, ["--zero-stage", 2, "-o", "absent/a.json"], "absent/a.json: cannot be written: its folder"),
         (MODEL, ["--ds-config", "absent.json"], "absent.json: no such file"),
         (MODEL, ["--ds-config", "ds.json"], "ds.json"),
         (MODEL, ["--zero-stage", 2, "--ds-config", "ds.json"], "--ds-config: the ds_config says how"),

@@ -597,11 +597,7 @@ def test_without_packing_each_text_is_cut_by_itself(tokenizer: PreTrainedTokeniz
 
 
 USER = {"from": "human", "value": "a"}
-CONVERSATION = [
-    {"from": "gpt", "value": "left over"},
-    USER,
-    {"from": "gpt", "value": "b"},
-]
+CONVERSATION = [{"from": "gpt", "value": "left over"}, USER, {"from": "gpt", "value": "b"}]
 
 
 def test_alpaca_and_sharegpt_are_the_chats_that_they_tell_of(tokenizer: PreTrainedTokenizerBase) -> None:
