@@ -7,11 +7,18 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from tests.cli.conftest import refused
 from tests.tiny import REPOSITORY
+from zerokit.estimation.fit import Fit
+from zerokit.estimation.table import _verdicts
+from zerokit.hardware.cluster import Cluster
+from zerokit.hardware.gpus import find_gpu
+from zerokit.reporting.verdicts import Verdict, host_fit
+from zerokit.units import GIB
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -149,13 +156,23 @@ def test_whether_it_fits_is_the_exit_code(zerokit: Run, options: list[str], code
     assert words in out
 
 
+@pytest.mark.parametrize(
+    ("verdict", "ending"), [("fits", "(--host-memory)"), ("does not fit", " of 1.00 GiB")]
+)
+def test_a_sweep_names_the_memory_of_hosts_only_if_a_setting_fits(verdict: Verdict, ending: str) -> None:
+    cluster = Cluster(2, gpu=find_gpu("4090"))
+    fit = Fit(verdict, 0, 0, GIB, host_fit(cluster, 60 * GIB, 0))
+    (line,) = _verdicts([(mock.Mock(), fit)])
+    assert line.endswith(ending)
+
+
 OFFLOADED = [*ONE, "--zero-stage", 3, "--offload-optimizer", "cpu", "--offload-param", "cpu"]
 
 
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
-        (["--gpu", "4090", "--host-memory", "8GiB"], 1, "Does not fit: needs"),
+        (["--gpu", "4090", "--host-memory", "8GiB"], 1, "Does not fit in host memory: needs"),
         (["--fit", "24GiB", "--host-memory", "8GiB"], 1, "Largest micro batch at 512 tokens on"),
         (["--fit", "24GiB", "--host-memory", "8GiB"], 1, ": none"),
         (["--gpu", "4090", "--host-memory", "1TiB"], 0, "of each host's 1.00 TiB"),
