@@ -19,10 +19,7 @@ from zerokit import console
 # examples each time, as `make check` does; a person's `make test` looks for new ones.
 # `--hypothesis-profile=quick` tries a tenth (see tests/examples.py).
 settings.register_profile(
-    "full",
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-    derandomize="CI" in os.environ,
+    "full", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="CI" in os.environ
 )
 settings.register_profile("quick", settings.get_profile("full"), max_examples=10, derandomize=True)
 settings.load_profile("full")

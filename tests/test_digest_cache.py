@@ -55,7 +55,7 @@ def test_a_digest_is_computed_once(file: Path, tmp_path: Path) -> None:
     assert [digest(file), digest(file)] == [("old", True), ("old", False)]
     assert [digest(file, kind="another"), digest(file, other)] == [("old", True), ("old other", True)]
     assert [digest(file), digest(file, other), digest(other, file)] == [
-        *(("old", False), ("old other", False), ("other old", True)),
+        *(("old", False), ("old other", False), ("other old", True))
     ]
     link = tmp_path / "link"
     link.symlink_to(file)

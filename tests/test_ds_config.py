@@ -192,10 +192,5 @@ def test_deepspeed_initialize_takes_it(tmp_path: Path) -> None:
     )
     from tests.tiny import launch
 
-    done = launch(
-        [script],
-        ranks=1,
-        launcher="none",
-        env={"PYTHONPATH": str(Path(__file__).parents[1])},
-    )
+    done = launch([script], ranks=1, launcher="none", env={"PYTHONPATH": str(Path(__file__).parents[1])})
     assert done.returncode == 0, done.stderr[-3000:]

@@ -111,12 +111,7 @@ def test_a_bad_recipe_is_answered_before_a_launcher_starts(
 @pytest.mark.torch
 @pytest.mark.parametrize(
     "command",
-    [
-        ["train"],
-        ["train", "--num-gpus", "2"],
-        ["generate", "--model", "m", "--prompt", "a"],
-        ["quickstart"],
-    ],
+    [["train"], ["train", "--num-gpus", "2"], ["generate", "--model", "m", "--prompt", "a"], ["quickstart"]],
 )
 def test_commands_that_train_say_it_before_anything_else(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

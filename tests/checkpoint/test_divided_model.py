@@ -75,10 +75,7 @@ def mapped(*ranks: list[dict[str, Any]], shard: list[int], shape: tuple[int, ...
             [WEIGHT[:, [0, 1, 5]], WEIGHT[:, 2:5]],
         ),
         (
-            mapped(
-                *[[piece([8, 6], [0, [6, 1]], [0, [6, 1]], scale=0.5)] for _ in range(2)],
-                shard=[8, 6],
-            ),
+            mapped(*[[piece([8, 6], [0, [6, 1]], [0, [6, 1]], scale=0.5)] for _ in range(2)], shard=[8, 6]),
             [WEIGHT / 2, WEIGHT / 2],
         ),
     ],

@@ -7,11 +7,18 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from tests.cli.conftest import refused
 from tests.tiny import REPOSITORY
+from zerokit.estimation.fit import Fit
+from zerokit.estimation.table import _verdicts
+from zerokit.hardware.cluster import Cluster
+from zerokit.hardware.gpus import find_gpu
+from zerokit.reporting.verdicts import Verdict, host_fit
+from zerokit.units import GIB
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -149,18 +156,24 @@ def test_whether_it_fits_is_the_exit_code(zerokit: Run, options: list[str], code
     assert words in out
 
 
+@pytest.mark.parametrize(
+    ("verdict", "ending"), [("fits", "(--host-memory)"), ("does not fit", " of 1.00 GiB")]
+)
+def test_a_sweep_names_the_memory_of_hosts_only_if_a_setting_fits(verdict: Verdict, ending: str) -> None:
+    cluster = Cluster(2, gpu=find_gpu("4090"))
+    fit = Fit(verdict, 0, 0, GIB, host_fit(cluster, 60 * GIB, 0))
+    (line,) = _verdicts([(mock.Mock(), fit)])
+    assert line.endswith(ending)
+
+
 OFFLOADED = [*ONE, "--zero-stage", 3, "--offload-optimizer", "cpu", "--offload-param", "cpu"]
 
 
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
-        (["--gpu", "4090", "--host-memory", "8GiB"], 1, "Does not fit: needs"),
-        (
-            ["--fit", "24GiB", "--host-memory", "8GiB"],
-            1,
-            "Largest micro batch at 512 tokens on",
-        ),
+        (["--gpu", "4090", "--host-memory", "8GiB"], 1, "Does not fit in host memory: needs"),
+        (["--fit", "24GiB", "--host-memory", "8GiB"], 1, "Largest micro batch at 512 tokens on"),
         (["--fit", "24GiB", "--host-memory", "8GiB"], 1, ": none"),
         (["--gpu", "4090", "--host-memory", "1TiB"], 0, "of each host's 1.00 TiB"),
         (["--gpu", "H100"], 0, "of each host's 1.76 TiB (a typical cloud node"),
@@ -281,11 +294,7 @@ CONFIG = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "
         (MODEL, ["--zero-stage", 2, "--peft", "ia3", "--lora-targets", "query"], "--lora-targets: the model"),
         (MODEL, ["--zero-stage", 2, "--lora-rank", 8, "--lora-targets", "query"], "no module 'query'"),
         (MODEL, ["--zero-stage", 2, "--plot", "a.pdf"], "a.pdf: a plot is written as PNG, SVG or HTML"),
-        (
-            MODEL,
-            ["--zero-stage", 2, "-o", "absent/a.json"],
-            "absent/a.json: cannot be written: its folder",
-        ),
+        (MODEL, ["--zero-stage", 2, "-o", "absent/a.json"], "absent/a.json: cannot be written: its folder"),
         (MODEL, ["--ds-config", "absent.json"], "absent.json: no such file"),
         (MODEL, ["--ds-config", "ds.json"], "ds.json"),
         (MODEL, ["--zero-stage", 2, "--ds-config", "ds.json"], "--ds-config: the ds_config says how"),

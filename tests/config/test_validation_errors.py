@@ -31,8 +31,7 @@ def test_values_are_named_in_plain_words(data: Any, rule: str, message: str, hin
 
 
 @pytest.mark.parametrize(
-    ("section", "type_", "params", "key", "message"),
-    ROWS["parameters_are_checked_by_the_type"],
+    ("section", "type_", "params", "key", "message"), ROWS["parameters_are_checked_by_the_type"]
 )
 def test_parameters_are_checked_by_the_type(
     section: str, type_: str, params: dict[str, Any], key: str, message: str
@@ -134,9 +133,6 @@ def test_other_mistakes_are_named_in_yaml_too() -> None:
     assert [finding.rule for finding in check_ds_config(document)] == ["wrong-type", "string-switch"]
 
 
-@pytest.mark.parametrize(
-    "data",
-    ROWS["what_deepspeed_takes_in_earnest_is_taken"],
-)
+@pytest.mark.parametrize("data", ROWS["what_deepspeed_takes_in_earnest_is_taken"])
 def test_what_deepspeed_takes_in_earnest_is_taken(data: dict[str, Any]) -> None:
     assert check_ds_config(Document(data, "ds.json")) == []

@@ -100,6 +100,13 @@ def test_tables_of_tabs_are_read_and_have_their_lines(tmp_path: Path) -> None:
     assert place_of(file, 1, where="w") == f"{file}:4"
 
 
+def test_a_table_without_rows_still_has_its_columns(tmp_path: Path) -> None:
+    empty, full = (write(tmp_path, *one) for one in (("a.csv", "text,label\n"), ("b.csv", "a,text\n1,b\n")))
+    rows = load_examples([empty, full], where="w")
+    assert list(rows) == [{"text": "b", "label": None, "a": "1"}]
+    assert list(rows[0]) == ["text", "label", "a"]
+
+
 def test_what_datasets_has_saved_is_read_by_split(tmp_path: Path) -> None:
     """And not the JSON that it puts beside its files."""
     rows = datasets.Dataset.from_list(ROWS)

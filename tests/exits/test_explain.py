@@ -552,10 +552,7 @@ def test_a_run_that_ended_well_is_no_riddle() -> None:
     assert explain(start, trained, *ignored, left).cause == "ended-well"
     assert explain(start, "OSError: [Errno 28] No space left on device", left).cause == "no-space"
     killed = explain(start, trained, "Writing model shards:  30%|###       | 3/10")
-    assert (killed.cause, "what is saved after it may be missing" in killed.message) == (
-        "unknown",
-        True,
-    )
+    assert (killed.cause, "what is saved after it may be missing" in killed.message) == ("unknown", True)
     stuck = explain(start, start.replace("4711", "4712"), trained, left)
     assert (stuck.cause, "it does not show that 1 rank reached" in stuck.message) == ("unknown", True)
     assert explain(left, *["another run"] * 1000).cause == "unknown"

@@ -14,10 +14,7 @@ NUM_GPUS = torch.cuda.device_count()
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(NUM_GPUS == 0, reason="needs an NVIDIA GPU")]
 
-ON_GPU = {
-    "DS_ACCELERATOR": "cuda",
-    "CUDA_VISIBLE_DEVICES": ",".join(str(index) for index in range(NUM_GPUS)),
-}
+ON_GPU = {"DS_ACCELERATOR": "cuda", "CUDA_VISIBLE_DEVICES": ",".join(str(index) for index in range(NUM_GPUS))}
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])

@@ -285,14 +285,8 @@ def test_accelerate_is_started_with_variables(report: Path, written: Callable[..
     [
         ("[]", "is no report of 'zerokit doctor --format json'"),
         ('{"checks": {}}', "is no report of 'zerokit doctor --format json'"),
-        (
-            '{"checks": [{"variables": {"LD_PRELOAD": "a.so"}}]}',
-            "has 'LD_PRELOAD', which the doctor never",
-        ),
-        (
-            '{"checks": [{"variables": {"NCCL_X": "$(id)"}}]}',
-            "has an invalid value of 'NCCL_X'",
-        ),
+        ('{"checks": [{"variables": {"LD_PRELOAD": "a.so"}}]}', "has 'LD_PRELOAD', which the doctor never"),
+        ('{"checks": [{"variables": {"NCCL_X": "$(id)"}}]}', "has an invalid value of 'NCCL_X'"),
         ('{"checks": [{"variables": {"NCCL_X": 1}}]}', "has an invalid value of 'NCCL_X'"),
     ],
 )

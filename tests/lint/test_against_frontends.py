@@ -16,12 +16,7 @@ pytest.importorskip("transformers")
 
 import torch
 
-from tests.resolving.handing_over import (
-    by_accelerate,
-    by_the_trainer,
-    parsed,
-    without_an_engine,
-)
+from tests.resolving.handing_over import by_accelerate, by_the_trainer, parsed, without_an_engine
 
 pytestmark = pytest.mark.torch
 

@@ -169,7 +169,7 @@ def test_what_accelerate_fills_without_arguments(monkeypatch: pytest.MonkeyPatch
     assert said("auto-without-argument", config, target="accelerate") == []
     nvme = zero(3, offload_param={"device": "nvme", "nvme_path": "auto"}, **{gather: "auto"})
     assert said("auto-without-argument", nvme, target="accelerate") == [
-        ("zero_optimization.offload_param.nvme_path", "warning"),
+        ("zero_optimization.offload_param.nvme_path", "warning")
     ]
     assert len(said("auto-without-argument", nvme, target="trainer")) == 2
 

@@ -39,20 +39,14 @@ def refusal(file: Path) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("content", "what"),
-    ROWS["files_of_another_kind_are_recognised"],
-)
+@pytest.mark.parametrize(("content", "what"), ROWS["files_of_another_kind_are_recognised"])
 def test_files_of_another_kind_are_recognised(tmp_path: Path, content: Any, what: str) -> None:
     message = refusal(write(tmp_path, "a.json", content))
     assert what in message
     assert str(tmp_path) in message
 
 
-@pytest.mark.parametrize(
-    "content",
-    ROWS["what_may_be_a_ds_config_is_taken_for_one"],
-)
+@pytest.mark.parametrize("content", ROWS["what_may_be_a_ds_config_is_taken_for_one"])
 def test_what_may_be_a_ds_config_is_taken_for_one(tmp_path: Path, content: Any) -> None:
     assert read_file(write(tmp_path, "a.json", content)).data == content
 

@@ -28,9 +28,7 @@ REPORT = Selection(only=("unknown-key", "stage3-key", "tensor-parallel-heads")).
 FILE = CheckedFile("conf/ds.json", REPORT)
 GOOD = CheckedFile("good.json", Report((), {}))
 BROKEN = CheckedFile(
-    "bad.json",
-    Report((), {}),
-    error=DocumentError("a comma is missing", where="bad.json:3:9", hint="Add it"),
+    "bad.json", Report((), {}), error=DocumentError("a comma is missing", where="bad.json:3:9", hint="Add it")
 )
 
 

@@ -6,11 +6,7 @@ from typing import Any
 
 import pytest
 import transformers
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    AutoModelForSeq2SeqLM,
-)
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from tests.models.configurations import odd_configurations
@@ -21,12 +17,7 @@ pytestmark = pytest.mark.torch
 
 MODEL_TYPES = {name: found for name in registry.model_types() if (found := registry.model_type(name))}
 ODD = odd_configurations()
-_ONE_LAYER = (
-    "num_hidden_layers",
-    "n_layer",
-    "n_layers",
-    "num_layers",
-)
+_ONE_LAYER = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 
 
 def one_layer(model_type: str) -> dict[str, Any]:
@@ -95,11 +86,7 @@ def test_the_class_counted_by_default_is_the_one_transformers_trains(model_type:
     """The auto class of the task that such models are trained for."""
     settings = type(CONFIG_MAPPING[model_type]())
     usual = next(iter(MODEL_TYPES[model_type].classes))
-    autos = (
-        AutoModelForCausalLM,
-        AutoModelForMaskedLM,
-        AutoModelForSeq2SeqLM,
-    )
+    autos = (AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM)
     assert usual in {
         auto._model_mapping[settings].__name__ for auto in autos if settings in auto._model_mapping
     }

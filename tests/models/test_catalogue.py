@@ -17,11 +17,7 @@ pytestmark = pytest.mark.torch
 PUBLISHED: dict[str, int] = load_json("models/published_sizes.json")
 """Parameters as their makers, the Hub's safetensors headers or papers give them, tied ones once."""
 
-ACTIVE = {
-    "mixtral-8x7b": 12_879_925_248,
-    "qwen3-30b-a3b": 3_353_032_704,
-    "olmoe": 1_282_017_280,
-}
+ACTIVE = {"mixtral-8x7b": 12_879_925_248, "qwen3-30b-a3b": 3_353_032_704, "olmoe": 1_282_017_280}
 
 
 def test_it_is_large_enough() -> None:

@@ -71,10 +71,7 @@ def test_a_recipe_may_be_json(tmp_path: Path) -> None:
     assert load_recipe(file).recipe.data.train == ["a.jsonl", "b.jsonl"]
 
 
-@pytest.mark.parametrize(
-    ("text", "where", "message"),
-    ROWS["mistakes_are_named_with_their_line"],
-)
+@pytest.mark.parametrize(("text", "where", "message"), ROWS["mistakes_are_named_with_their_line"])
 def test_mistakes_are_named_with_their_line(text: str, where: str, message: str, tmp_path: Path) -> None:
     found, line = error_of(text, tmp_path)
     assert found == where

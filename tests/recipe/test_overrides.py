@@ -139,10 +139,7 @@ def test_keys_may_be_added_to_a_model_given_by_name() -> None:
     assert (recipe.model.path, recipe.model.revision) == ("org/name", "main")
 
 
-@pytest.mark.parametrize(
-    ("words", "where", "message"),
-    ROWS["mistakes_name_the_option_and_how_to_fix_them"],
-)
+@pytest.mark.parametrize(("words", "where", "message"), ROWS["mistakes_name_the_option_and_how_to_fix_them"])
 def test_mistakes_name_the_option_and_how_to_fix_them(words: list[str], where: str, message: str) -> None:
     with pytest.raises(ZerokitError) as caught:
         load_recipe(None, words)

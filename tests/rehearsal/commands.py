@@ -51,12 +51,6 @@ def rehearse(*words: object, cwd: Path, forked: bool = False, python: str = sys.
     }
     if forked:
         environment[forked_worker.SOCKET] = forked_worker.server()
-    command = [
-        python,
-        "-c",
-        f"{_SET}; {_COMMAND}" if forked else _COMMAND,
-        "rehearse",
-        *map(str, words),
-    ]
+    command = [python, "-c", f"{_SET}; {_COMMAND}" if forked else _COMMAND, "rehearse", *map(str, words)]
     done = processes.run(command, cwd=cwd, env=environment)
     return Rehearsed(done.returncode, done.stdout, done.stderr)

@@ -173,9 +173,7 @@ def test_speed_is_that_of_a_gpu_and_of_steps_of_one_size(
 
 
 def test_a_change_is_added_to_those_already_made(tmp_path: Path) -> None:
-    original = job(
-        overrides={"ds_config": {"zero_optimization.stage": 2, "bf16.enabled": True}},
-    )
+    original = job(overrides={"ds_config": {"zero_optimization.stage": 2, "bf16.enabled": True}})
     change = Candidate("c", "h", {"zero_optimization.stage": 3}, micro_batch_factor=0.5, num_gpus_factor=2)
     changed = change.applied_to(original, tmp_path, 4)
     assert changed.overrides == {

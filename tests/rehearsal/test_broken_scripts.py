@@ -121,9 +121,7 @@ def test_an_operator_without_a_stand_in_is_named_with_its_line(rehearse: Rehears
     assert not outcome.out
 
 
-def test_a_mistake_that_comes_later_than_the_rehearsal_ends_is_not_found(
-    rehearse: Rehearse,
-) -> None:
+def test_a_mistake_that_comes_later_than_the_rehearsal_ends_is_not_found(rehearse: Rehearse) -> None:
     assert rehearse("broken.py", "shapes_late", steps=2).code == 0
     late = rehearse("broken.py", "shapes_late", steps=4)
     assert late.code == 2

@@ -151,9 +151,7 @@ def test_what_bitsandbytes_allocates(runs: FeatureRuns) -> None:
     assert int(found["weight"]) == pytest.approx(2048 * 2048, rel=0.01)
 
 
-def test_an_operator_that_calls_cuda_is_sized_by_its_fake_implementation(
-    runs: FeatureRuns,
-) -> None:
+def test_an_operator_that_calls_cuda_is_sized_by_its_fake_implementation(runs: FeatureRuns) -> None:
     assert f"normed (1024, 512) torch.float32 {1024 * 512 * 4 + 2048} [0, 0, 0, 0]" in runs.printed(
         "custom_operators.py"
     )

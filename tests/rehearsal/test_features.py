@@ -325,8 +325,7 @@ def test_muon_has_one_state_less_for_matrices(runs: FeatureRuns, options: str) -
 
 @pytest.mark.parametrize("stage", [2, 3])
 @pytest.mark.parametrize(
-    "model",
-    ["qwen3_moe", pytest.param("mixtral", marks=REST), pytest.param("deepseek_v3", marks=REST)],
+    "model", ["qwen3_moe", pytest.param("mixtral", marks=REST), pytest.param("deepseek_v3", marks=REST)]
 )
 def test_mixtures_of_experts(runs: FeatureRuns, model: str, stage: int) -> None:
     report = train(runs, f"--stage {stage} --model {model}")

@@ -143,8 +143,7 @@ def test_flash_attn_refuses_what_its_kernels_refuse() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "backend"),
-    [(flash_attn_model, "flash_attention_2"), (flash_attn_4_model, "flash_attention_4")],
+    ("model", "backend"), [(flash_attn_model, "flash_attention_2"), (flash_attn_4_model, "flash_attention_4")]
 )
 def test_a_model_trains_on_padded_and_packed_batches(model: Callable[..., Any], backend: str) -> None:
     trained = answer(model)

@@ -114,13 +114,7 @@ def _imports_another_name(padding: ModuleType) -> None:
 
 @pytest.mark.parametrize(
     "fail",
-    [
-        _unpacks_four,
-        _unpacks_later,
-        _gives_another_parameter,
-        _asks_for_another_name,
-        _imports_another_name,
-    ],
+    [_unpacks_four, _unpacks_later, _gives_another_parameter, _asks_for_another_name, _imports_another_name],
 )
 def test_what_fails_at_the_stand_in_is_told_with_its_release(packages: Packages, fail: object) -> None:
     padding = _imported(packages, NEWEST, "flash_attn.bert_padding")

@@ -35,10 +35,7 @@ def test_has_names_packages_and_versions(words: list[str], found: dict[str, str 
     [
         ("flash-attn>=2", "names no package"),
         ("flash-attn==", "names no package"),
-        (
-            "torch",
-            "names no package that a rehearsal stands in for. Write PKG or PKG==VERSION",
-        ),
+        ("torch", "names no package that a rehearsal stands in for. Write PKG or PKG==VERSION"),
         ("flash-attn==1.0.9", "the stand-in for flash-attn knows versions 2.0.0 to 2.8.3"),
         ("flash-attn==three", "the stand-in for flash-attn knows versions 2.0.0 to 2.8.3"),
     ],

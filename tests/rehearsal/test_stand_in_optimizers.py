@@ -69,7 +69,7 @@ def test_cpu_optimizers_compute_nothing_and_take_numbers_alone() -> None:
     assert [op.adam_rollback(0, *settings, one, g, s, s) for one in (p, p.bfloat16())] == [0, -1]
     with pytest.raises(TypeError, match="is no number"):
         op.create_adam(0, "1e-4", *BETAS, EPS, DECAY, True, False)
-    with pytest.raises(TypeError, match=r"create_adam\(\) takes 8 arguments, got 2"):
+    with pytest.raises(TypeError, match=r"create_adam\(\) takes 8 arguments, got 2; missing: \w+, \w+"):
         op.create_adam(0, LR)
 
 

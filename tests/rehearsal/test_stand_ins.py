@@ -18,7 +18,7 @@ from tests.rehearsal.commands import SCRIPTS, rehearse
 from zerokit.errors import LaunchError
 from zerokit.rehearsal.native.backend import Backend
 from zerokit.rehearsal.stand_ins import from_pretrained, torch_cuda
-from zerokit.rehearsal.stand_ins.quantizers import fp_quantizer
+from zerokit.rehearsal.stand_ins.quantizers import fp_quantizer, quantizer
 from zerokit.rehearsal.stand_ins.superoffload_process import LockStep
 from zerokit.rehearsal.stand_ins.triton_kernels import kernel_name
 from zerokit.rehearsal.stand_ins.triton_pointers import written_parameters
@@ -31,6 +31,13 @@ def test_fp_quantizer_scales_are_a_view() -> None:
     assert scales.shape == (3, 1)
     quantized[1].view(torch.float32)[0] = 2.5
     assert scales.view(-1).tolist() == [0.0, 2.5, 0.0]
+
+
+def test_a_wrong_call_of_a_quantizer_names_the_op_and_what_is_missing() -> None:
+    with pytest.raises(TypeError, match=r"^quantize\(\) takes 4 .* got 2; missing: num_bits, quant_type$"):
+        quantizer().quantize(torch.zeros(4), 1)
+    with pytest.raises(TypeError, match=r"^dequantize_fp32\(\) takes 5 arguments, got 6$"):
+        quantizer().dequantize_fp32(*range(6))
 
 
 def test_torch_makes_generators_of_gpus_itself_until_it_asks_the_device_for_them() -> None:

@@ -233,10 +233,7 @@ def test_fact(fact: list[Any]) -> None:
 def test_facts_beyond_keys_and_defaults() -> None:
     keys = TABLE["keys"]
     bounds = keys["zero_optimization.reduce_bucket_size"]["bounds"]
-    assert bounds == [
-        ["0.14.0", {"ge": 0}],
-        ["0.19.6", {"gt": 0}],
-    ]
+    assert bounds == [["0.14.0", {"ge": 0}], ["0.19.6", {"gt": 0}]]
     assert keys["zero_optimization.cpu_offload"]["replaced_by"] == "offload_optimizer"
     assert keys["bf16.enabled"]["types"] == [["0.14.0", None], ["0.17.1", "bool"]]
     facts = key_facts(("compile",))

@@ -16,6 +16,11 @@ from zerokit.reporting.verdicts import (
 )
 from zerokit.units import GIB, MIB, format_span
 
+TIGHT = "Tight: needs 53.00 to 61.00 GiB, the card has 58.00 GiB. Each host also needs"
+HOST = "60.50 to 68.00 GiB of each host's 16.00 GiB"
+NO_HOST = f"Does not fit in host memory: needs {HOST}"
+NOT = "Does not fit: needs 70.00 to 80.00 GiB of 58.00 GiB, and"
+
 
 @pytest.mark.parametrize(
     ("low", "high", "verdict"),
@@ -37,7 +42,7 @@ def test_every_verdict_has_words_and_a_style() -> None:
     lines = [verdict_line(verdict, GIB, 2 * GIB, 24 * GIB) for verdict in VERDICTS]
     assert [line.plain for line in lines] == [
         "Fits: needs 1.00 to 2.00 GiB of 24.00 GiB",
-        "Tight: the answer lies within the uncertainty of the estimate: needs 1.00 to 2.00 GiB of 24.00 GiB",
+        "Tight: needs 1.00 to 2.00 GiB, the card has 24.00 GiB",
         "Does not fit: needs 1.00 to 2.00 GiB of 24.00 GiB",
     ]
     assert len({str(line.spans[0].style) for line in lines}) == 3
@@ -51,22 +56,12 @@ def test_every_verdict_has_words_and_a_style() -> None:
             Cluster(2, host_bytes=64 * GIB),
             170 * GIB,
             "does not fit",
-            "170.50 to 178.00 GiB of each host's 64.00",
+            "178.00 GiB of each host's 64.00 GiB, and",
         ),
-        (Cluster(2, host_bytes=174 * GIB), 170 * GIB, "tight", "of each host's 174.00 GiB"),
+        (Cluster(2, host_bytes=174 * GIB), 170 * GIB, "tight", "Tight in host memory: needs 170.50"),
         (Cluster(2, host_bytes=256 * GIB), 170 * GIB, "fits", "GiB of 24.00 GiB, and 170.50"),
-        (
-            Cluster(4, 8, find_gpu("H100")),
-            170 * GIB,
-            "fits",
-            "host's 900.00 GiB (a typical cloud node;",
-        ),
-        (
-            Cluster(2, 1, find_gpu("H100")),
-            300 * GIB,
-            "does not fit",
-            "host's 225.00 GiB (a typical cloud",
-        ),
+        (Cluster(4, 8, find_gpu("H100")), 170 * GIB, "fits", "host's 900.00 GiB (a typical cloud node;"),
+        (Cluster(2, 1, find_gpu("H100")), 300 * GIB, "does not fit", "host's 225.00 GiB (a typical"),
         (Cluster(2, gpu=find_gpu("4090")), 170 * GIB, "fits", "Fits, if each host has 170.50 to 178.00 GiB"),
         (Cluster(2, gpu=find_gpu("4090")), 16 * GIB, "fits", "Fits: needs 1.00 to 2.00 GiB of 24.00 GiB"),
     ],
@@ -82,6 +77,26 @@ def test_a_run_fits_where_its_host_holds_it(
     assert verdict_line("fits", GIB, 2 * GIB, 24 * GIB, host_fit(cluster, tensors, GIB)).plain.endswith(
         "and 1.00 GiB of each host's NVMe"
     )
+
+
+@pytest.mark.parametrize(
+    ("host_memory", "needed", "line"),
+    [
+        (None, (53, 61), f"{TIGHT} 60.50 to 68.00 GiB (--host-memory) and 1.00 GiB of its NVMe"),
+        (256, (53, 61), f"{TIGHT} 60.50 to 68.00 GiB of its 256.00 GiB and 1.00 GiB of its NVMe"),
+        (16, (53, 61), f"{NO_HOST}, and 53.00 to 61.00 GiB of each GPU's 58.00 GiB"),
+        (16, (70, 80), f"{NOT} {HOST}"),
+        (None, (70, 80), f"{NOT} 1.00 GiB of each host's NVMe"),
+    ],
+)
+def test_the_line_says_which_memory_is_short(
+    host_memory: int | None, needed: tuple[int, int], line: str
+) -> None:
+    cluster = Cluster(2, gpu=find_gpu("4090"), host_bytes=host_memory and host_memory * GIB)
+    low, high = (size * GIB for size in needed)
+    host = host_fit(cluster, 60 * GIB, GIB)
+    verdict = worst(judge(low, high, 58 * GIB), host.verdict)
+    assert verdict_line(verdict, low, high, 58 * GIB, host).plain.startswith(line)
 
 
 def test_a_span_names_the_unit_once_if_it_is_the_same() -> None:

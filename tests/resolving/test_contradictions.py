@@ -83,8 +83,7 @@ def test_a_ds_config_speaks_for_the_arguments(ds_config: dict[str, Any], adopted
 
 
 @pytest.mark.parametrize(
-    ("ds_config", "training", "argument", "key"),
-    ROWS["a_contradiction_names_both_places"],
+    ("ds_config", "training", "argument", "key"), ROWS["a_contradiction_names_both_places"]
 )
 def test_a_contradiction_names_both_places(
     ds_config: dict[str, Any], training: dict[str, Any], argument: str, key: str

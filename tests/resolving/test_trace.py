@@ -333,10 +333,7 @@ def test_each_value_says_where_it_comes_from() -> None:
 
 
 def test_what_depends_on_what_is_not_known_stays_open() -> None:
-    scheduler = {
-        "type": "WarmupDecayLR",
-        "params": {"total_num_steps": "auto", "warmup_num_steps": "auto"},
-    }
+    scheduler = {"type": "WarmupDecayLR", "params": {"total_num_steps": "auto", "warmup_num_steps": "auto"}}
     config = {
         "train_micro_batch_size_per_gpu": 8,
         "zero_optimization": {"stage": 3, "reduce_bucket_size": "auto"},

@@ -303,10 +303,7 @@ def test_zero_plus_plus_groups_the_gpus_of_a_node() -> None:
     assert (alone.zero_hpz_partition_size, alone.zero_quantized_weights) == (4, False)
 
 
-@pytest.mark.parametrize(
-    ("decisions", "message"),
-    ROWS["decisions_that_do_not_go_together_are_refused"],
-)
+@pytest.mark.parametrize(("decisions", "message"), ROWS["decisions_that_do_not_go_together_are_refused"])
 def test_decisions_that_do_not_go_together_are_refused(decisions: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         written(**decisions)

@@ -31,8 +31,12 @@ _OF_ACCELERATE = "pytorch_model"
 _INDEX = ".index.json"
 """Suffix of files that map weights to files."""
 _WHOLE_WEIGHTS = (
-    *("model.safetensors", f"model.safetensors{_INDEX}", "adapter_model.safetensors"),
-    *("pytorch_model.bin", f"pytorch_model.bin{_INDEX}", "adapter_model.bin"),
+    "model.safetensors",
+    f"model.safetensors{_INDEX}",
+    "adapter_model.safetensors",
+    "pytorch_model.bin",
+    f"pytorch_model.bin{_INDEX}",
+    "adapter_model.bin",
 )
 """Files of `save_pretrained` (Trainer, accelerate) and of DeepSpeed's zero_to_fp32."""
 _LONGEST_NAME = 255

@@ -25,12 +25,25 @@ from zerokit.cli.command import ClickException, Command, Group
 from zerokit.errors import DocumentError, ZerokitError
 
 COMMANDS = {
-    name: {"env": "doctor"}.get(name, name.replace("-", "_"))
-    for name in (
-        *("config", "check", "explain", "resolve", "diff", "schema", "estimate", "gpus", "calibrate"),
-        *("models", "launch-script", "doctor", "env", "quickstart", "explain-exit", "train", "generate"),
-        *("checkpoint", "rehearse"),
-    )
+    "config": "config",
+    "check": "check",
+    "explain": "explain",
+    "resolve": "resolve",
+    "diff": "diff",
+    "schema": "schema",
+    "estimate": "estimate",
+    "gpus": "gpus",
+    "calibrate": "calibrate",
+    "models": "models",
+    "launch-script": "launch_script",
+    "doctor": "doctor",
+    "env": "doctor",
+    "quickstart": "quickstart",
+    "explain-exit": "explain_exit",
+    "train": "train",
+    "generate": "generate",
+    "checkpoint": "checkpoint",
+    "rehearse": "rehearse",
 }
 """Each command with its module in `zerokit.cli`, in the order of the help."""
 

@@ -226,7 +226,8 @@ def _print_text(resolution: Resolution, show_all: bool, *, accepts_arguments: bo
     for one in resolution.lost:
         line = f" (line {one.line})" if one.line else ""
         show([f"lost: {one.name}{line}: {one.message}"])
-    show(f"refused: {refused.message}" for refused in resolution.refused)
+    for refused in resolution.refused:
+        show([f"refused: {refused.message}{f'. {refused.hint}' if refused.hint else ''}"])
 
 
 def _show(value: Value) -> str:

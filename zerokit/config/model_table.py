@@ -47,6 +47,33 @@ _TYPES: Mapping[str, Any] = {
     "null": None,
 }
 _BOUNDS = ("ge", "gt", "le", "lt", "pattern", "min_length")
+_VARIABLES = frozenset({"acts_without_switch", "needed_when_enabled", "read_by", "switch"})
+_ROW_WORDS = _VARIABLES | {"bases", "keys", "text", "types"}
+_KEY_WORDS = frozenset(
+    {
+        *_BOUNDS,
+        "any_case",
+        "auto",
+        "choices",
+        "default",
+        "groups",
+        "items",
+        "mapping",
+        "needed",
+        "not_null",
+        "null",
+        "null_items",
+        "second_name",
+        "section",
+        "since",
+        "stages",
+        "tested",
+        "text",
+        "type",
+        "unit",
+        "when",
+    }
+)
 _ANNOTATED: Any = Annotated
 _ONE_OR_MORE: Any = OneOrMore
 _OR_AUTO: Any = OrAuto
@@ -82,25 +109,33 @@ class ModelTable:
 
         Raises:
             KeyError: there is no such row.
+            ValueError: a row or a key has an unknown word, or a key has no text.
         """
         if name not in self._models:
             self._models[name] = self._made(name, self.rows[name])
         return self._models[name]
 
     def _made(self, name: str, row: Mapping[str, Any]) -> type[Any]:
+        _check_words(name, row, _ROW_WORDS)
+        for key, spec in row.get("keys", {}).items():
+            _check_words(f"{name}.{key}", spec, _KEY_WORDS)
         bases: tuple[type[Section], ...] = tuple(map(self.model, row.get("bases", [self._base])))
         fields: dict[str, Any] = {
-            key: (self._type(spec), self._field(key, spec, bases))
+            key: (self._type(spec), self._field(f"{name}.{key}", spec, bases))
             for key, spec in row.get("keys", {}).items()
         }
-        if variables := {key: row[key] for key in row.keys() - {"bases", "keys", "text", "types"}}:
+        if variables := {key: row[key] for key in row.keys() & _VARIABLES}:
             bases = (types.new_class(name, bases, exec_body=lambda namespace: namespace.update(variables)),)
         return create_model(name, __base__=bases, __module__=self._module, __doc__=row["text"], **fields)
 
-    def _field(self, key: str, spec: Mapping[str, Any], bases: tuple[type[Section], ...]) -> Any:
+    def _field(self, name: str, spec: Mapping[str, Any], bases: tuple[type[Section], ...]) -> Any:
         """Default (an absent section has its own), second name, and the text, which may be inherited."""
+        key = name.rpartition(".")[2]
         inherited = (base.model_fields[key].description for base in bases if key in base.model_fields)
-        details: dict[str, Any] = {"description": spec.get("text") or next(inherited)}
+        text = spec.get("text") or next(inherited, None)
+        if text is None:
+            raise ValueError(f"{name} has no text")
+        details: dict[str, Any] = {"description": text}
         if "second_name" in spec:
             details["validation_alias"] = two_names(key, spec["second_name"])
         if "section" in spec and "default" not in spec and not spec.get("needed"):
@@ -139,6 +174,11 @@ class ModelTable:
             kind: Any = Literal[tuple(spec["choices"])]
             return Annotated[kind, LOWER] if spec.get("any_case") else kind
         return _bounded(spec["type"], json.dumps({name: spec[name] for name in _BOUNDS if name in spec}))
+
+
+def _check_words(name: str, row: Mapping[str, Any], known: frozenset[str]) -> None:
+    for word in row.keys() - known:
+        raise ValueError(f"{name}: unknown {word}")
 
 
 @cache

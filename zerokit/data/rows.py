@@ -31,7 +31,18 @@ def read_rows(file: Path, format_: FileFormat, *, text_unit: str = "paragraph", 
     return _lines(file, skip) if text_unit == "line" else _paragraphs(file, skip)
 
 
-def _table_rows(file: Path, format_: FileFormat, skip: int) -> Rows:
+def text_columns(file: Path, format_: FileFormat) -> list[str]:
+    """The columns of a text table, which may have no rows, or of texts.
+
+    Raises:
+        DataError: the file is malformed, with file and line.
+    """
+    if format_.kind != "csv":
+        return ["text"]
+    return next((list(row) for _, row in _table_rows(file, format_, 0, names_first=True)), [])
+
+
+def _table_rows(file: Path, format_: FileFormat, skip: int, *, names_first: bool = False) -> Rows:
     with opened_text(file, "") as text:
         csv.field_size_limit(sys.maxsize)
         reader = csv.reader(text, delimiter=format_.separator or ",", strict=True)
@@ -56,6 +67,8 @@ def _table_rows(file: Path, format_: FileFormat, skip: int) -> Rows:
                 )
             if cells and not names:
                 names = _column_names(cells, f"{file}:{start}")
+                if names_first:
+                    yield start, dict.fromkeys(names)
             elif cells and skip:
                 skip -= 1
             elif cells:  # else a blank line

@@ -18,7 +18,7 @@ from zerokit.data.content import FileContent, check_unchanged, code_digest, dige
 from zerokit.data.files import TABLES, FileFormat
 from zerokit.data.json_rows import json_texts
 from zerokit.data.row_dataset import JSON_COLUMN, RowDataset, RowDecoder
-from zerokit.data.rows import read_rows
+from zerokit.data.rows import read_rows, text_columns
 from zerokit.data.typed_files import common_schema, typed_tables
 
 _TABLE, _COLUMNS = "rows.arrow", "columns.json"
@@ -82,7 +82,7 @@ def _write(files: Sequence[Path], format_: FileFormat, text_unit: str, where: st
         schema = pa.schema({JSON_COLUMN: pa.binary()})
         tables = _json_tables(files, keys)
     else:
-        names = _column_names(files, format_)
+        names = list(dict.fromkeys(name for file in files for name in text_columns(file, format_)))
         schema = pa.schema([(name, pa.string()) for name in names])
         tables = _string_tables(files, format_, text_unit, names)
     with (folder / _TABLE).open("xb") as sink:
@@ -106,12 +106,6 @@ def _json_tables(files: Sequence[Path], columns: dict[str, None]) -> Iterator[pa
             yield pa.table({JSON_COLUMN: pa.array(texts, pa.binary())})
             texts, size = [], 0
     yield pa.table({JSON_COLUMN: pa.array(texts, pa.binary())})
-
-
-def _column_names(files: Sequence[Path], format_: FileFormat) -> list[str]:
-    """The columns of text tables, or of texts."""
-    rows = (row for file in files for _, row in islice(read_rows(file, format_), 1))
-    return list(dict.fromkeys(name for row in rows for name in row))
 
 
 def _string_tables(

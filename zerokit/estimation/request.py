@@ -80,7 +80,7 @@ class Runs:
             raise ConfigError(
                 resolution.refused[0].message,
                 where=document.name,
-                hint="Fix the ds_config, or name another --target",
+                hint=resolution.refused[0].hint or "Fix the ds_config, or name another --target",
             )
         config = load_ds_config({k: v for k, v in resolution.config.items() if k not in _NOT_FOR_MEMORY})
         sizes = {str(value.path[0]): value for value in resolution.values if len(value.path) == 1}

@@ -271,7 +271,7 @@ def _verdicts(answers: list[tuple[Estimate, Fit | None]]) -> Iterator[str]:
         if memory:
             rented = " (typical cloud nodes)" * fits[0].host.as_rented
             hosts = f" and nodes of {format_span(min(memory), max(memory))}{rented}"
-        elif any(fit.host.is_condition for fit in fits):
+        elif number and any(fit.host.is_condition for fit in fits):
             hosts = ", if each node has the memory in column Node plus some GiB (--host-memory)"
         yield f"{number} of {len(fits)} settings fit a GPU of {format_bytes(fits[0].gpu_memory_bytes)}{hosts}"
 

@@ -28,8 +28,13 @@ _NUMBERS = ("temperature", "repetition_penalty", "length_penalty", "max_time")
 _SWITCHES = ("do_sample", "use_cache", "renormalize_logits", "remove_invalid_values", "disable_compile")
 
 _TOKENS = (
-    *("pad_token_id", "eos_token_id", "bos_token_id", "forced_bos_token_id", "forced_eos_token_id"),
-    *("suppress_tokens", "begin_suppress_tokens"),
+    "pad_token_id",
+    "eos_token_id",
+    "bos_token_id",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "suppress_tokens",
+    "begin_suppress_tokens",
 )
 
 _SAMPLING_ONLY = ("temperature", "top_k", *_FRACTIONS)

@@ -26,8 +26,8 @@ _SLIPS = 2
 """Letters by which a misspelled name may differ."""
 _OF_RECIPES, _RECIPE_LEAST = frozenset[str](_TABLES["recipe"]), 2
 
-_OTHERS: list[tuple[list[str], int, str]] = _TABLES["others"]
-"""Keys, how many of them a file must have, and what it is then if it has no telling key of a ds_config."""
+_OTHERS: Sequence[Mapping[str, Any]] = _TABLES["others"]
+"""`keys`, how many of them a file must have at `least`, and what it is then if it has no telling key."""
 
 _OF_INFERENCE_TOO = frozenset({"checkpoint", "tensor_parallel"})
 """Keys at the top of a ds_config that `DeepSpeedInferenceConfig` has as well."""
@@ -128,9 +128,9 @@ def _is_slip(name: str, known: Iterable[str]) -> bool:
 
 def _other(data: Mapping[Any, Any]) -> str | None:
     """What a file without a telling key is, if it is no ds_config."""
-    for telling, least, what in _OTHERS:
-        if len(data.keys() & telling) >= least:
-            return what
+    for other in _OTHERS:
+        if len(data.keys() & other["keys"]) >= other["least"]:
+            return str(other["what"])
     of_training = {*keys_of(DeepSpeedConfig)} - _OF_INFERENCE_TOO
     if not INFERENCE_KEYS.isdisjoint(data) and of_training.isdisjoint(data):
         return "a config for inference (deepspeed.init_inference)"

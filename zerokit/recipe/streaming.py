@@ -19,10 +19,10 @@ STREAMED: tuple[TaskType, ...] = ("causal_lm", "masked_lm", "seq2seq")
 
 _OFF = "or remove data.streaming"
 
-_LIMITED: Mapping[str, tuple[list[Any], str, str]] = json.loads(
+_LIMITED: Mapping[str, Mapping[str, Any]] = json.loads(
     Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
 )
-"""Keys of `training`: the values that work with streaming, why no other does, and what to do."""
+"""Keys of `training`: the `values` that work with streaming, `why` no other does, and the `fix`."""
 
 
 def streaming_problems(recipe: Recipe) -> list[Finding]:
@@ -52,10 +52,11 @@ def _problems(recipe: Recipe) -> Iterator[Finding]:
             "no share of streamed data can be held out, because the number of examples is not known",
             "Name held-out data in data.eval, or set it to 0",
         )
-    for name, (fitting, why, fix) in _LIMITED.items():
+    for name, limit in _LIMITED.items():
         value = training.get(name)
-        if value is not None and value not in fitting:
-            yield Finding(("training", name), f"{name} is {value!r}, but {why}", f"{fix}, {_OFF}")
+        if value is not None and value not in limit["values"]:
+            message = f"{name} is {value!r}, but {limit['why']}"
+            yield Finding(("training", name), message, f"{limit['fix']}, {_OFF}")
     if recipe.task.type == "masked_lm" and training.get("dataloader_num_workers"):
         yield Finding(
             ("training", "dataloader_num_workers"),

@@ -23,11 +23,7 @@ VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 SHORT: dict[Verdict, str] = {"fits": "yes", "tight": "tight", "does not fit": "no"}
 """Words for the column "Fits"."""
 
-_SENTENCES = {
-    "fits": "Fits",
-    "tight": "Tight: the answer lies within the uncertainty of the estimate",
-    "does not fit": "Does not fit",
-}
+_WORDS: dict[Verdict, str] = {"fits": "Fits", "tight": "Tight", "does not fit": "Does not fit"}
 _STYLES = {"fits": GOOD, "tight": DOUBTFUL, "does not fit": BAD}
 
 _GOES_WITHOUT_SAYING = 16 * GIB
@@ -101,23 +97,48 @@ def verdict_line(
 ) -> Text:
     """``"Fits: needs 53.06 to 61.19 GiB of 80.00 GiB, and 15.96 to 30.96 GiB of each host's 1.76 TiB"``.
 
+    If only the memory of the hosts is short, the line names it and starts with it.
+
     Args:
         has_options: whether the command has the option --host-memory.
     """
     from rich.text import Text
 
-    needed = f": needs {format_span(low_bytes, high_bytes)} of {format_bytes(gpu_memory_bytes)}"
+    needed, has = format_span(low_bytes, high_bytes), format_bytes(gpu_memory_bytes)
+    word, style = _WORDS[verdict], _STYLES[verdict]
+    option = " (--host-memory)" * has_options
+    gpu_verdict = judge(low_bytes, high_bytes, gpu_memory_bytes)
+    if host is not None and verdict != "fits" and host.verdict == verdict != gpu_verdict:
+        parts = _host_needs(host, "each host's", has_options)
+        parts.insert(1, f"{needed} of each GPU's {has}")
+        return Text.assemble((f"{word} in host memory", style), f": needs {', and '.join(parts)}")
+    if verdict == "tight":
+        of_host = [] if host is None else _host_needs(host, "its", has_options)
+        if host is not None and host.is_condition:
+            of_host.insert(0, f"{_span(host)}{option}")
+        also = f". Each host also needs {' and '.join(of_host)}" * bool(of_host)
+        return Text.assemble((word, style), f": needs {needed}, the card has {has}{also}")
+    of_host = [] if host is None else _host_needs(host, "each host's", has_options)
     condition = ""
-    if host is not None:
-        on_host = format_span(host.needed_low_bytes, host.needed_high_bytes)
-        if host.memory_bytes is not None:
-            rented = f" (a typical cloud node{'; --host-memory changes it' * has_options})" * host.as_rented
-            needed += f", and {on_host} of each host's {format_bytes(host.memory_bytes)}{rented}"
-        elif host.is_condition and verdict != "does not fit":
-            condition = f", if each host has {on_host} for it{' (--host-memory)' * has_options}"
-        if host.nvme_needed_bytes:
-            needed += f", and {format_bytes(host.nvme_needed_bytes)} of each host's NVMe"
-    return Text.assemble((_SENTENCES[verdict], _STYLES[verdict]), condition, needed)
+    if host is not None and host.is_condition and verdict == "fits":
+        condition = f", if each host has {_span(host)} for it{option}"
+    parts = [f"{needed} of {has}", *of_host]
+    return Text.assemble((word, style), f"{condition}: needs {', and '.join(parts)}")
+
+
+def _host_needs(host: HostFit, whose: str, has_options: bool) -> list[str]:
+    """What a run needs of the memory, if it is known, and of the drives of a host."""
+    needs = []
+    if host.memory_bytes is not None:
+        rented = f" (a typical cloud node{'; --host-memory changes it' * has_options})" * host.as_rented
+        needs.append(f"{_span(host)} of {whose} {format_bytes(host.memory_bytes)}{rented}")
+    if host.nvme_needed_bytes:
+        needs.append(f"{format_bytes(host.nvme_needed_bytes)} of {whose} NVMe")
+    return needs
+
+
+def _span(host: HostFit) -> str:
+    return format_span(host.needed_low_bytes, host.needed_high_bytes)
 
 
 def stuck_line(where: str) -> Text:

@@ -67,26 +67,32 @@ def resolve_for_trainer(
     Raises:
         ConfigError: both sides set something, differently.
     """
-    settling = _Settling(copy.deepcopy(dict(ds_config)), dict(training), ds_where, where)
+    reconciler = _Reconciler(copy.deepcopy(dict(ds_config)), dict(training), ds_where, where)
     for filled in FILLED.values():
         if filled.adopted:
-            settling.settle_key(filled)
-    settling.check_replaced_arguments()
-    settling.check_total_steps()
-    settling.settle_precision(default_precision)
-    settling.settle_train_batch_size(world_size)
-    settling.gather_on_save()
-    return Resolved(settling.config, settling.arguments)
+            reconciler.settle_key(filled)
+    reconciler.check_replaced_arguments()
+    reconciler.check_total_steps()
+    reconciler.settle_precision(default_precision)
+    reconciler.settle_train_batch_size(world_size)
+    reconciler.gather_on_save()
+    return Resolved(reconciler.config, reconciler.arguments)
 
 
-@dataclass(frozen=True)
-class _Settling:
-    """A ds_config and arguments on their way to agreement; each method raises where they differ."""
+class _Reconciler:
+    """Makes a ds_config and training arguments agree; each method raises where they differ."""
 
-    config: dict[str, Any]
-    arguments: dict[str, Any]
-    ds_where: str
-    where: Callable[[str], str]
+    def __init__(
+        self,
+        config: dict[str, Any],
+        arguments: dict[str, Any],
+        ds_where: str,
+        where: Callable[[str], str],
+    ) -> None:
+        self.config = config
+        self.arguments = arguments
+        self.ds_where = ds_where
+        self.where = where
 
     def settle_key(self, filled: FilledKey) -> None:
         """Take a value of the ds_config over into the arguments."""

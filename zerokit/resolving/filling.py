@@ -37,6 +37,7 @@ class Refused:
     name: str
     """A dotted key of the ds_config; "" for the whole of it."""
     message: str
+    hint: str | None = None
 
 
 class Filling:
@@ -95,8 +96,8 @@ class Filling:
     def is_unknown(self, name: str) -> bool:
         return name in self.origins and not self.origins[name][2]
 
-    def refuse(self, name: str, message: str) -> None:
-        self.refused.append(Refused(name, message))
+    def refuse(self, name: str, message: str, hint: str | None = None) -> None:
+        self.refused.append(Refused(name, message, hint))
 
     def lose(self, name: str, message: str) -> None:
         path = split_dotted(name)

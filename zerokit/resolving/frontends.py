@@ -7,6 +7,7 @@ One function for each of theirs, in their order: `trainer_config_process`, `trai
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from zerokit.config.base import AUTO, ZERO
@@ -66,8 +67,9 @@ def _insist(filling: Filling, name: str, source: Source) -> None:
     written, value = filling.get(name), source.value(filling.run)
     if value is not None and written != value:
         named = "" if source.arguments == (name,) else f" ({' and '.join(source.arguments)})"
-        message = f"the ds_config has {name} {written}, TrainingArguments {value}{named}"
-        filling.refuse(name, f'{message}. Make them equal, or write "auto" in the ds_config')
+        spelled = json.dumps(written), json.dumps(value, default=str)
+        message = f"the ds_config has {name} {spelled[0]}, TrainingArguments {spelled[1]}{named}"
+        filling.refuse(name, message, 'Make them equal, or write "auto" in the ds_config')
 
 
 def _batch_of_all(filling: Filling) -> Any:

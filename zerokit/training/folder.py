@@ -368,10 +368,27 @@ def _is_same(file: Path, opened: IO[str]) -> bool:
 
 _FOLDERS = re.compile(r"checkpoint-\d+|earlier|runs|\.unfinished|\.saving|\.replaced")
 _FILES = (
-    *("run.lock", "run.json", "metrics.jsonl", "metrics.csv", "loss.png", "emissions.csv"),
-    *("model*.safetensors*", "adapter_*", "README.md", "config.json", "generation_config.json"),
-    *("tokenizer*.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "vocab.*"),
-    *("training_args.bin", "merges.txt", "spiece.model", "sentencepiece.bpe.model", "chat_template.jinja"),
+    "run.lock",
+    "run.json",
+    "metrics.jsonl",
+    "metrics.csv",
+    "loss.png",
+    "emissions.csv",
+    "model*.safetensors*",
+    "adapter_*",
+    "README.md",
+    "config.json",
+    "generation_config.json",
+    "tokenizer*.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.*",
+    "training_args.bin",
+    "merges.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "chat_template.jinja",
 )
 """Patterns of names. A run removes what has the name of a file of its model, and all that is below it."""
 

@@ -55,12 +55,7 @@ def test_every_figure_of_a_card_is_of_one_that_there_is() -> None:
 
 @pytest.mark.parametrize(
     ("card", "median", "p90"),
-    [
-        ("V100-16GB", 0.04, 0.17),
-        ("A100-80GB-PCIe", 0.03, 0.12),
-        ("B200", 0.07, 0.25),
-        ("H200", 0.06, 0.22),
-    ],
+    [("V100-16GB", 0.04, 0.17), ("A100-80GB-PCIe", 0.03, 0.12), ("B200", 0.07, 0.25), ("H200", 0.06, 0.22)],
 )
 def test_products_are_timed_as_they_were_measured(card: str, median: float, p90: float) -> None:
     costs, errors = on(card), []

@@ -26,10 +26,7 @@ def main() -> None:
     parser.add_argument("how", choices=["cuda", "to", "auto", "first"])
     args = parser.parse_args()
     folder = Path("model")
-    small_llama(
-        architectures=["LlamaForCausalLM"],
-        dtype="bfloat16",
-    ).save_pretrained(folder)
+    small_llama(architectures=["LlamaForCausalLM"], dtype="bfloat16").save_pretrained(folder)
     torch.cuda.reset_peak_memory_stats()
     model = placed(args.how, folder)
     model.train()

@@ -18,10 +18,7 @@ def say(what: str, before: int) -> None:
 
 
 def four_bits(folder: Path) -> None:
-    small_llama(
-        architectures=["LlamaForCausalLM"],
-        dtype="bfloat16",
-    ).save_pretrained(folder)
+    small_llama(architectures=["LlamaForCausalLM"], dtype="bfloat16").save_pretrained(folder)
     quantized = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_compute_dtype=torch.bfloat16)
     model = AutoModelForCausalLM.from_pretrained(
         folder, quantization_config=quantized, dtype=torch.bfloat16, device_map={"": 0}

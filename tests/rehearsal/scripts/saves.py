@@ -8,7 +8,7 @@ from typing import Any
 
 import deepspeed
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save_file, save_model
 from torch import nn
 
 FEATURES = 512
@@ -28,7 +28,7 @@ class Prepared(torch.utils.data.Dataset[Any]):
 Path("data.pt").unlink(missing_ok=True)
 torch.save(Prepared(), "data.pt")
 prepared = torch.load("data.pt", weights_only=False)
-save_file({"ids": torch.stack(prepared.rows)}, "data.safetensors")
+save_file(tensors={"ids": torch.stack(prepared.rows)}, filename="data.safetensors")
 print("sum", int(load_file("data.safetensors")["ids"].sum()))
 with Path("ids.pt").open("wb") as file:
     torch.save(torch.stack(prepared.rows), file)
@@ -59,6 +59,7 @@ print("read", read["step"], {(str(one.device), str(one.dtype), tuple(one.shape))
 with Path("opened.pt").open("wb") as file:
     torch.save([one.data for one in engine.module.parameters()], file)
 save_file(dict(engine.module.state_dict()), "weights.safetensors")
+save_model(model=engine.module, filename="model.safetensors")
 torch.save({"step": 2, "best": 0.5}, "progress.pt")
 engine.save_checkpoint("checkpoint")
 print("in memory", buffer.tell() > 0)

@@ -66,16 +66,21 @@ class Cause:
 
 
 _TOPICS = (
-    *("schedulers", "gpus", "hosts", "launch", "checkpoints", "software", "training", "ended"),
+    "schedulers",
+    "gpus",
+    "hosts",
+    "launch",
+    "checkpoints",
+    "software",
+    "training",
+    "ended",
     "communication",
 )
 
 
 def _rows() -> Iterator[Cause]:
     for topic in _TOPICS:
-        for row in json.loads(Path(__file__).with_name(f"{topic}.json").read_text(encoding="utf-8"))[
-            "causes"
-        ]:
+        for row in _load(topic)["causes"]:
             fix = re.sub(r"<([A-Z_]+)>", lambda name: ADVICE[name[1]], row["fix"])
             weight = Weight[row.get("weight", "cause").upper()]
             yield Cause(row["name"], row["message"], fix, tuple(map(re.compile, row["patterns"])), weight)

@@ -86,7 +86,7 @@ def write_plot(
 
 
 def _stack(axes: Axes, recording: Recording) -> list[Category]:
-    """Draw what was held of each category, and name those of which something was."""
+    """Draw memory by category; the legend omits empty ones."""
     total = recording.running_bytes(Space.DEVICE)
     places = thinned(total, _MOST_POINTS)
     # The last level lasts until the right edge.

@@ -27,7 +27,7 @@ from zerokit.units import quantity
 
 MOST_KERNELS = 10
 _MUCH = 0.2
-"""Of a step: from this share on what the host launches, or works itself, decides how long it is."""
+"""Share of a step from which it counts as limited by the CPU."""
 _FEW_TOKENS = 1024
 """Of a batch: published steps of fewer took 1.8 and 4.1 times as long (records/time-accuracy.md)."""
 _PARTS = {

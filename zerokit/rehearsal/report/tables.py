@@ -174,7 +174,7 @@ def _margins(fit: Fit) -> Iterator[str]:
 
 
 def _fullest(report: RehearsalReport) -> str:
-    """When a GPU holds most, and that of which rank where they differ."""
+    """Time of the peak, and its rank if ranks differ."""
     phase, of_rank = moment(report.device), ""
     if report.roles:
         of_rank = f", rank {report.rank}"

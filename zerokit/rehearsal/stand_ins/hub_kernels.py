@@ -22,7 +22,11 @@ _GET_LATEST = Patch("kernels", "get_kernel", "stand in for flash attention of th
 _GET = Patch("kernels", "get_kernel", "stand in for flash attention of the Hub", since="0.15")
 _HAS = Patch("kernels", "has_kernel", "find flash attention of the Hub", since="0.4.4")
 _VERSIONS = {
-    **{"flash-attn": 2, "flash-attn2": 2, "flash-attn3": 3, "flash-attention-3": 3, "vllm-flash-attn3": 3},
+    "flash-attn": 2,
+    "flash-attn2": 2,
+    "flash-attn3": 3,
+    "flash-attention-3": 3,
+    "vllm-flash-attn3": 3,
     "flash-attn4": 4,
 }
 """Which flash attention a repository holds, by its name without the owner's."""

@@ -30,7 +30,7 @@ def _kernel(parameters: str, name: str) -> Callable[[Callable[[Given], Any]], Ca
     """Makes a function of `Given` a kernel that reads its arguments and writes its results."""
 
     def launch_with(results: Callable[[Given], Any]) -> Callable[..., Any]:
-        @positional(parameters)
+        @positional(parameters, name)
         def launch(given: Given) -> Any:
             result = results(given)
             made = () if any(result is one for one in given.values()) else (result,)

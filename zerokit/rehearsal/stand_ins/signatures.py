@@ -17,13 +17,16 @@ Given = Mapping[str, Any]
 """The arguments of a call by name, in the order of the parameters, defaults included."""
 
 
-def positional(parameters: str) -> Callable[[Callable[[Given], Result]], Callable[..., Result]]:
+def positional(
+    parameters: str, name: str = ""
+) -> Callable[[Callable[[Given], Result]], Callable[..., Result]]:
     """Makes a function of `Given` one of exactly these arguments, by position alone.
 
     pybind does so with functions whose arguments have no names.
 
     Args:
         parameters: names in order, between spaces.
+        name: of the op in errors; the function's name if it is empty.
     """
     names = parameters.split()
 
@@ -31,7 +34,9 @@ def positional(parameters: str) -> Callable[[Callable[[Given], Result]], Callabl
         @functools.wraps(function)
         def call(*arguments: Any) -> Result:
             if len(arguments) != len(names):
-                raise TypeError(f"{call.__name__}() takes {len(names)} arguments, got {len(arguments)}")
+                missing = f"; missing: {', '.join(names[len(arguments) :])}" * (len(arguments) < len(names))
+                count = f"takes {len(names)} arguments, got {len(arguments)}"
+                raise TypeError(f"{name or call.__name__}() {count}{missing}")
             return function(dict(zip(names, arguments, strict=True)))
 
         return call

@@ -275,9 +275,12 @@ def memory_stats(backend: Backend) -> dict[str, Any]:
     }
     return {
         **nested,
-        **dict.fromkeys(("oversize_allocations", "oversize_segments"), dict.fromkeys(FIELDS, 0)),
+        "oversize_allocations": dict.fromkeys(FIELDS, 0),
+        "oversize_segments": dict.fromkeys(FIELDS, 0),
         "max_split_size": -1,
-        **dict.fromkeys(("num_alloc_retries", "num_ooms", "num_sync_all_streams"), 0),
+        "num_alloc_retries": 0,
+        "num_ooms": 0,
+        "num_sync_all_streams": 0,
         "num_device_alloc": flat["segment.all.allocated"],
         "num_device_free": flat["segment.all.freed"],
     }

@@ -50,8 +50,8 @@ def kernel_name(kernel: Any) -> str:
     return f"{getattr(function, '__module__', 'unknown')}.{getattr(function, '__name__', repr(function))}"
 
 
-class _Refusing:
-    """An object of Triton that refuses attributes it does not have here, by their names."""
+class _PartialObject:
+    """An object of Triton with a part of its attributes; it names the others when a script reads them."""
 
     def __init__(self, description: str) -> None:
         self._description = description
@@ -68,7 +68,7 @@ def _launch(_run: Any, kernel: Any, *arguments: Any, grid: Any, warmup: bool, **
         hook(*arguments, **given)
     own = {key: value for key, value in given.items() if key in kernel.signature.parameters}
     _check_options({key: value for key, value in given.items() if key not in own})
-    kernel_of_launch = _Refusing(f"the compiled Triton kernel {name}")
+    kernel_of_launch = _PartialObject(f"the compiled Triton kernel {name}")
     if warmup:
         return kernel_of_launch
     bound = kernel.signature.bind(*arguments, **own)
@@ -108,7 +108,7 @@ def _measured(function: Any, *_: Any, quantiles: Any = None, return_mode: str = 
     return [_MILLISECONDS] if return_mode == "all" else _MILLISECONDS
 
 
-class _Driver(_Refusing):
+class _Driver(_PartialObject):
     """`triton.runtime.driver.active`, of the virtual device."""
 
     def __init__(self) -> None:

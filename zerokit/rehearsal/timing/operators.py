@@ -107,7 +107,7 @@ def entries(key: Sequence[int]) -> Iterator[Any]:
 
 
 class Operators:
-    """CardCosts of operators, of ranks that share a node and have `host_threads()` each for CPU work."""
+    """Costs of operators for ranks that share a node; each has `host_threads()` threads."""
 
     def __init__(self, costs: CardCosts, local_ranks: int, host_threads: Callable[[], int | None]) -> None:
         self._costs = costs

@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +31,9 @@ _SAVE_FILE = Patch("safetensors.torch", "save_file", "leave out files of tensors
 _SAVE_MODEL = Patch("safetensors.torch", "save_model", "leave out files of models without values")
 
 
-_LEFT_OUT: list[tuple[str, Any, tuple[Patch, ...]]] = [
+_LEFT_OUT: list[tuple[Mapping[str, Any], tuple[Patch, ...]]] = [
     (
-        row["what"],
-        row.get("returns"),
+        row,
         declare(
             row["owner"],
             *row["functions"],
@@ -45,9 +44,11 @@ _LEFT_OUT: list[tuple[str, Any, tuple[Patch, ...]]] = [
     )
     for row in json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 ]
-"""What would have been written, the result of its savers, and the savers."""
-_ENGINE_CHECKPOINTS = "DeepSpeed checkpoints"
+"""Rows of the table, each with its savers.
 
+`what` would have been written, `returns` is the result of the savers, and `barrier` says whether they wait
+for all ranks.
+"""
 
 _ABSENT = re.compile(r"no such file|not found|no file|does not exist|missing", re.IGNORECASE)
 
@@ -104,18 +105,18 @@ class SuppressedWrites(Watcher):
         """One line for each kind of write, with how often the script wanted it."""
         return [what if count == 1 else f"{what} ({count} times)" for what, count in self._counts.items()]
 
-    def _instead_of(self, what: str, result: Any, saver: Patch) -> Callable[..., Any]:
+    def _instead_of(self, row: Mapping[str, Any], saver: Patch) -> Callable[..., Any]:
         import torch.distributed as dist
 
         def leave_out(*arguments: Any, **given: Any) -> Any:
-            self._counts[what] += 1
-            if what == _ENGINE_CHECKPOINTS and dist.is_initialized():
+            self._counts[row["what"]] += 1
+            if row.get("barrier") and dist.is_initialized():
                 dist.barrier()
             if saver.name.startswith("save"):  # what is saved comes first, then where to
                 self._leave_out(
                     given.get("save_directory", given.get("save_dir", (*arguments, None, None)[1]))
                 )
-            return _repository(*arguments, **given) if saver.name == "create_repo" else result
+            return _repository(*arguments, **given) if saver.name == "create_repo" else row.get("returns")
 
         return leave_out
 
@@ -123,11 +124,11 @@ class SuppressedWrites(Watcher):
         os.environ.update(_NO_TRACKERS)
         wrap(_TORCH_SAVE, self._torch_save)
         self._files.install()
-        wrap(_SAVE_FILE, self._save_safetensors)
-        wrap(_SAVE_MODEL, self._save_safetensors)
-        for what, result, savers in _LEFT_OUT:
+        wrap(_SAVE_FILE, self._save_file)
+        wrap(_SAVE_MODEL, self._save_model)
+        for row, savers in _LEFT_OUT:
             for saver in savers:
-                put(saver, self._instead_of(what, result, saver))
+                put(saver, self._instead_of(row, saver))
 
     def _torch_save(self, save: Any, obj: Any, f: Any, *arguments: Any, **given: Any) -> None:
         # What is only kept in memory is how objects travel between ranks.
@@ -138,14 +139,21 @@ class SuppressedWrites(Watcher):
         if not self._files.save(save, obj, f, *arguments, **given):
             self._leave_out(f)
 
-    def _save_safetensors(self, save: Any, what: Any, filename: Any, *arguments: Any, **given: Any) -> None:
-        """As `save_file`, of tensors by name, or as `save_model`."""
-        tensors = what.state_dict() if hasattr(what, "state_dict") else what
-        if lacks_values(tensors, self._backend):
+    def _save_file(self, save: Any, tensors: Any, filename: Any, *arguments: Any, **given: Any) -> None:
+        if not self._leaves_out_safetensors(tensors, filename):
+            save(tensors, filename, *arguments, **given)
+
+    def _save_model(self, save: Any, model: Any, filename: Any, *arguments: Any, **given: Any) -> None:
+        if not self._leaves_out_safetensors(model.state_dict(), filename):
+            save(model, filename, *arguments, **given)
+
+    def _leaves_out_safetensors(self, tensors: Any, filename: Any) -> bool:
+        """Whether a file of these tensors is left out; notes it if so."""
+        is_left_out = lacks_values(tensors, self._backend)
+        if is_left_out:
             self._counts[f"safetensors to {_file_name(filename)}"] += 1
             self._leave_out(filename)
-        else:
-            save(what, filename, *arguments, **given)
+        return is_left_out
 
 
 def _file_name(target: Any) -> str:
