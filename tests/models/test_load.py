@@ -308,6 +308,7 @@ def test_the_type_that_weights_were_saved_in(keys: dict[str, Any], dtype: str | 
     assert load_model_shape({**LLAMA, **keys}).dtype == dtype
 
 
+@pytest.mark.torch
 def test_the_type_in_the_text_section() -> None:
     gemma = {"model_type": "gemma3", "text_config": {"torch_dtype": "bfloat16"}}
     assert load_model_shape(gemma).dtype == "bfloat16"
