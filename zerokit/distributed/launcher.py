@@ -58,6 +58,7 @@ class LaunchedRanks:
         self._num_ranks = num_ranks
         self._patience = save_within + _GRACE_SECONDS
         self._requests: list[signal.Signals] = []
+        self._known_ranks: set[int] = set()
         self._reports = ExitReports()
         _become_subreaper()  # so that ranks of a launcher that was killed become children of this process
         self.process = subprocess.Popen(
@@ -156,7 +157,9 @@ class LaunchedRanks:
             return "LOCAL_RANK" in variables_of(pid)
 
         found = {pid: stat for pid in self._members() if (stat := stat_of(pid)) is not None and stat.runs}
-        return [pid for pid, stat in found.items() if is_rank(pid) and not is_rank(stat.parent)]
+        # Remembered, because the kernel shows no variables of a process that is ending.
+        self._known_ranks |= {pid for pid, stat in found.items() if is_rank(pid) and not is_rank(stat.parent)}
+        return [pid for pid in found if pid in self._known_ranks]
 
 
 def run_launcher(
