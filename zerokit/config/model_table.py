@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import types
 from collections.abc import Mapping
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, create_model
+from pydantic import BeforeValidator, Field
 
 from zerokit.config import conditions
 from zerokit.config.base import (
@@ -112,29 +112,31 @@ class ModelTable:
             ValueError: a row or a key has an unknown word, or a key has no text.
         """
         if name not in self._models:
-            self._models[name] = self._made(name, self.rows[name])
+            self._models[name] = self._build(name, self.rows[name])
         return self._models[name]
 
-    def _made(self, name: str, row: Mapping[str, Any]) -> type[Any]:
+    def _build(self, name: str, row: Mapping[str, Any]) -> type[Any]:
         _check_words(name, row, _ROW_WORDS)
-        for key, spec in row.get("keys", {}).items():
+        keys: Mapping[str, Mapping[str, Any]] = row.get("keys", {})
+        for key, spec in keys.items():
             _check_words(f"{name}.{key}", spec, _KEY_WORDS)
         bases: tuple[type[Section], ...] = tuple(map(self.model, row.get("bases", [self._base])))
-        fields: dict[str, Any] = {
-            key: (self._type(spec), self._field(f"{name}.{key}", spec, bases))
-            for key, spec in row.get("keys", {}).items()
+        # As pydantic's create_model, which takes no class variables.
+        namespace = {
+            "__module__": self._module,
+            "__doc__": row["text"],
+            "__annotations__": {key: self._type(spec) for key, spec in keys.items()},
+            **{key: self._field(name, key, spec, bases) for key, spec in keys.items()},
+            **{variable: row[variable] for variable in row.keys() & _VARIABLES},
         }
-        if variables := {key: row[key] for key in row.keys() & _VARIABLES}:
-            bases = (types.new_class(name, bases, exec_body=lambda namespace: namespace.update(variables)),)
-        return create_model(name, __base__=bases, __module__=self._module, __doc__=row["text"], **fields)
+        return types.new_class(name, bases, exec_body=lambda body: body.update(namespace))
 
-    def _field(self, name: str, spec: Mapping[str, Any], bases: tuple[type[Section], ...]) -> Any:
+    def _field(self, name: str, key: str, spec: Mapping[str, Any], bases: tuple[type[Section], ...]) -> Any:
         """Default (an absent section has its own), second name, and the text, which may be inherited."""
-        key = name.rpartition(".")[2]
         inherited = (base.model_fields[key].description for base in bases if key in base.model_fields)
         text = spec.get("text") or next(inherited, None)
         if text is None:
-            raise ValueError(f"{name} has no text")
+            raise ValueError(f"{name}.{key} has no text")
         details: dict[str, Any] = {"description": text}
         if "second_name" in spec:
             details["validation_alias"] = two_names(key, spec["second_name"])
@@ -168,26 +170,21 @@ class ModelTable:
         return _ANNOTATED[(kind, *marks)] if marks else kind
 
     def _value(self, spec: Mapping[str, Any]) -> Any:
+        kind: Any
         if "section" in spec:
             return _SUB[self.model(spec["section"])]
         if "choices" in spec:
-            kind: Any = Literal[tuple(spec["choices"])]
+            kind = Literal[tuple(spec["choices"])]
             return Annotated[kind, LOWER] if spec.get("any_case") else kind
-        return _bounded(spec["type"], json.dumps({name: spec[name] for name in _BOUNDS if name in spec}))
+        kind = _TYPES[spec["type"]]
+        if bounds := {name: spec[name] for name in _BOUNDS if name in spec}:
+            kind = Annotated[kind, Field(**bounds)]
+        return Annotated[kind, BeforeValidator(whole)] if spec["type"] == "whole" else kind
 
 
 def _check_words(name: str, row: Mapping[str, Any], known: frozenset[str]) -> None:
     for word in row.keys() - known:
         raise ValueError(f"{name}: unknown {word}")
-
-
-@cache
-def _bounded(kind: str, bounds: str) -> Any:
-    """The annotation of a plain value within bounds, which are JSON."""
-    annotation = _TYPES[kind]
-    if bounds != "{}":
-        annotation = Annotated[annotation, Field(**json.loads(bounds))]
-    return Annotated[annotation, BeforeValidator(whole)] if kind == "whole" else annotation
 
 
 def _marks(spec: Mapping[str, Any]) -> list[Any]:
