@@ -121,7 +121,7 @@ def test_what_may_be_faster_is_tried_where_time_is_known() -> None:
     assert more <= set(_changes(exposed))
 
 
-def test_a_run_that_fits_is_told_first_what_makes_it_faster(tmp_path: Path) -> None:
+def test_a_run_that_fits_reports_first_what_makes_it_faster(tmp_path: Path) -> None:
     report = REPORT.model_copy(update={"time": _timed(1.0), **CHECKPOINTED})
 
     def rehearse(changed: RehearsalJob, _stop: object) -> RehearsalReport:
@@ -146,14 +146,14 @@ def test_a_run_that_does_not_fit_is_not_made_faster() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "told"),
+    ("tokens", "expected"),
     [
         (True, {"twice the GPUs": 0.33, "gradient checkpointing": 0.2}),
         (False, {"gradient checkpointing": 0.2, "twice the GPUs": None}),  # a step of twice the examples
     ],
 )
 def test_speed_is_that_of_a_gpu_and_of_steps_of_one_size(
-    tokens: bool, told: dict[str, float | None], tmp_path: Path
+    tokens: bool, expected: dict[str, float | None], tmp_path: Path
 ) -> None:
     original = job()
 
@@ -168,7 +168,7 @@ def test_speed_is_that_of_a_gpu_and_of_steps_of_one_size(
 
     advice, _ = advise(made(800 * MIB, original.num_gpus, 1.0, 1.0), original, tmp_path, rehearse)
     gains = {one.change: None if one.faster is None else round(one.faster, 2) for one in advice}
-    assert {change: gains[change] for change in told} == told
+    assert {change: gains[change] for change in expected} == expected
     assert (next(iter(gains)) == "twice the GPUs") == tokens
 
 
@@ -323,7 +323,7 @@ def test_a_command_that_is_ended_ends_the_changes_that_run(
 
 
 @pytest.mark.parametrize("own_optimizer", [False, True])
-def test_what_is_told_is_of_what_is_set(own_optimizer: bool, tmp_path: Path) -> None:
+def test_advice_is_about_what_is_set(own_optimizer: bool, tmp_path: Path) -> None:
     """DeepSpeed refuses to offload a script's own optimizer, unless a second key says that it may."""
 
     def rehearse(changed: RehearsalJob, _stop: object) -> RehearsalReport:
@@ -352,13 +352,15 @@ def test_what_is_told_is_of_what_is_set(own_optimizer: bool, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("first", "told"),
+    ("first", "expected"),
     [
         ("did not end in the time allowed", ("optimizer on the host", "did not end in the time allowed")),
         (REFUSAL, ("optimizer on the host, as the script makes it", "has no CPU kernel")),
     ],
 )
-def test_what_fails_is_told_with_its_own_error(first: str, told: tuple[str, str], tmp_path: Path) -> None:
+def test_a_failed_change_is_reported_with_its_own_error(
+    first: str, expected: tuple[str, str], tmp_path: Path
+) -> None:
     """And another way is tried only where DeepSpeed refuses the first."""
 
     def rehearse(changed: RehearsalJob, _stop: object) -> RehearsalReport:
@@ -370,7 +372,7 @@ def test_what_fails_is_told_with_its_own_error(first: str, told: tuple[str, str]
         return REPORT
 
     _, failed = advise(REPORT, job(), tmp_path, rehearse)
-    assert [(one.change, one.why) for one in failed] == [told]
+    assert [(one.change, one.why) for one in failed] == [expected]
 
 
 @pytest.mark.rehearsal

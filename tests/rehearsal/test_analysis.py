@@ -99,21 +99,21 @@ def test_steps_of_few_tokens_are_doubted_whatever_the_host_takes(
 
 
 @pytest.mark.parametrize(
-    ("threads", "share", "told"), [(1, 0.3, True), (None, 0.3, False), (16, 0.3, False), (1, 0.1, False)]
+    ("threads", "share", "is_warned"), [(1, 0.3, True), (None, 0.3, False), (16, 0.3, False), (1, 0.1, False)]
 )
-def test_few_threads_for_much_work_of_the_host_are_told(threads: int, share: float, told: bool) -> None:
+def test_few_threads_for_much_cpu_work_give_a_warning(threads: int, share: float, is_warned: bool) -> None:
     time = timed("all_reduce", launching=0).time
     assert time is not None
     parts = time.breakdown.model_copy(update={"host_operators": share * time.step_seconds})
     time = time.model_copy(update={"host_threads": threads, "breakdown": parts})
     said = "CPU work is done by 1 thread of each rank, and takes 2.7 times as long"
-    assert [said in line for line in doubts(time, None, COSTS)] == [True] * told
+    assert [said in line for line in doubts(time, None, COSTS)] == [True] * is_warned
 
 
 @pytest.mark.parametrize(
-    ("stage", "told"), [("pipeline stage 1 of 2", True), ("pipeline stages 1 to 8", False)]
+    ("stage", "is_warned"), [("pipeline stage 1 of 2", True), ("pipeline stages 1 to 8", False)]
 )
-def test_the_speed_of_a_pipeline_is_that_of_all_its_stages(stage: str, told: bool) -> None:
+def test_the_speed_of_a_pipeline_is_that_of_all_its_stages(stage: str, is_warned: bool) -> None:
     first = timed("send", launching=0)
     assert first.time is not None
     # The other stage does three times as much, and needs a moment less for its step.
@@ -122,10 +122,10 @@ def test_the_speed_of_a_pipeline_is_that_of_all_its_stages(stage: str, told: boo
     other = first.time.model_copy(update={"breakdown": waits, "tokens_per_second": None, **times})
     roles = Roles(("pipeline stage 0 of 2", stage), (0,) * 8 + (1,) * 8, (0, 15))
     both = combine({0: first, 15: first.model_copy(update={"rank": 15, "time": other})}, roles)
-    assert any("pipeline" in line for line in both.warnings) != told
-    assert (both.time is not None) == told
+    assert any("pipeline" in line for line in both.warnings) != is_warned
+    assert (both.time is not None) == is_warned
     if both.time is not None:
-        # It is told whose time it is: of whom the other waits for.
+        # It is is_warned whose time it is: of whom the other waits for.
         assert (both.time.rank, both.time.breakdown) == (0, first.time.breakdown)
         alone, of_several = (next(iter(time_parts(both.time, of_several=one))) for one in (False, True))
         assert "step 1 takes" in str(alone)
