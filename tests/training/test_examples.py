@@ -103,7 +103,8 @@ def test_only_the_completion_and_its_end_are_trained_on(
     if expected:
         assert run(rows, tokenizer, "prompt_completion") == expected
     else:
-        assert "(no token to train on: 1, first" in error_of(rows, tokenizer, "prompt_completion")
+        reason = f"(no token to train on: {len(rows)}, first"
+        assert reason in error_of(rows, tokenizer, "prompt_completion")
 
 
 def test_prompt_and_completion_meet_at_a_token_boundary(tokenizer: PreTrainedTokenizerBase) -> None:
