@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import zerokit
 from tests import processes
 from tests.tiny import REPOSITORY
+from zerokit.errors import ZerokitError
 from zerokit.estimation import Question
+from zerokit.memory import Lora
 from zerokit.resolving.run import Run
 
 
@@ -29,11 +33,91 @@ def test_every_name_is_listed_and_there() -> None:
 def test_the_parameters_of_estimate_are_those_of_its_question() -> None:
     named = inspect.signature(zerokit.estimate).parameters
     fields = dataclasses.fields(Question)
-    of_the_cluster = ["num_gpus", "gpus_per_node"]
+    of_the_cluster = ["num_gpus", "gpus_per_node", "gpu", "gpu_memory_bytes", "host_memory_bytes"]
     assert set(named) == {field.name for field in fields} - {"cluster"} | set(of_the_cluster)
     for field in fields:
         if field.default is not dataclasses.MISSING:
             assert named[field.name].default == field.default, field.name
+
+
+RUN = {"num_gpus": 4, "zero_stage": 2, "micro_batch_size": 1, "seq_len": 4096}
+
+
+@pytest.mark.parametrize(
+    ("lora", "same"),
+    [
+        (16, Lora(16)),
+        ({"r": 16, "lora_alpha": 32, "lora_dropout": 0.1}, Lora(16, dropout=True)),
+        ({"r": 8, "target_modules": ["v_proj", "q_proj"]}, Lora(8, ("q_proj", "v_proj"))),
+        ({"rank": 8, "target_modules": "all-linear", "use_dora": True}, Lora(8, "all-linear", dora=True)),
+    ],
+)
+def test_lora_is_a_rank_or_the_keys_of_peft(lora: object, same: Lora) -> None:
+    answer, expected = (zerokit.estimate("llama-3.1-8b", **RUN, lora=one) for one in (lora, same))  # type: ignore[arg-type]
+    assert answer.run.lora == expected.run.lora
+    assert answer.device == expected.device
+
+
+def test_an_estimate_says_whether_it_fits() -> None:
+    words = ["--num-gpus=4", "--zero-stage=2", "--micro-batch-size=1", "--seq-len=4096"]
+    command = [sys.executable, "-m", "zerokit", "estimate", "llama-3.1-8b", *words]
+    for card, fits in (("A100-40GB", False), ("B200", True)):
+        answer = zerokit.estimate("llama-3.1-8b", **RUN, gpu=card)  # type: ignore[arg-type]
+        assert answer.fits is fits
+        printed = processes.run([*command, f"--gpu={card}"])
+        assert answer.table() == printed.stdout
+        printed = processes.run([*command, f"--gpu={card}", "--format=json"])
+        assert answer.to_dict() == json.loads(printed.stdout)
+        assert len(repr(answer)) < 150
+        assert "Llama-3.1-8B on 4 GPUs, ZeRO-2" in repr(answer)
+    with pytest.raises(ZerokitError, match="no card is named"):
+        zerokit.estimate("llama-3.1-8b", **RUN).fits  # type: ignore[arg-type]  # noqa: B018
+
+
+def test_reports_are_short_and_true_if_nothing_is_wrong() -> None:
+    config = zerokit.DSConfig(zero_optimization={"stage": 2})
+    assert repr(config) == str(config) == "DSConfig(zero_optimization={'stage': 2})"
+    assert zerokit.check(config)
+    report = zerokit.check({"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}})
+    assert not report
+    assert not report.ok
+    assert repr(report).startswith("<Report: 1 error")
+    assert repr(zerokit.DSConfig().resolve(num_gpus=2)).startswith("<Resolution: ")
+
+
+WRONG_TYPES = {
+    'num_gpus: expected a whole number, found the string "4". Write 4': lambda: estimate(num_gpus="4"),
+    "num_gpus: expected a whole number, found 2.5": lambda: estimate(num_gpus=2.5),
+    "num_gpus: expected a whole number, found True": lambda: estimate(num_gpus=True),
+    "num_gpus: expected a whole number, found None": lambda: estimate(num_gpus=None),
+    'seq_len: expected a whole number, found the string "4k". Write 4096': lambda: estimate(seq_len="4k"),
+    "gpu: expected text, found 80": lambda: estimate(gpu=80),
+    "lora: expected a whole number or a dict or a Lora, found [16]": lambda: estimate(lora=[16]),
+    "lora.rank: expected a whole number": lambda: estimate(lora={"r": "16"}),
+    "lora.rnk: the estimate does not know": lambda: estimate(lora={"rnk": 16}),
+    "packing: expected True or False, found 3": lambda: estimate(packing=3),
+    "frozen_modules: expected a list, found the string": lambda: estimate(frozen_modules="embed"),
+    "chunked_loss: expected text, found True": lambda: estimate(chunked_loss=True),
+    "config: expected text or a path or a dict or a DeepSpeedConfig, found 3": lambda: zerokit.check(3),
+    "gpu_memory_bytes: expected": lambda: zerokit.check({}, gpu_memory_bytes="80GiB"),
+    "recipe: expected text or a path or a Recipe": lambda: zerokit.DSConfig().check(recipe=3),
+    "deepspeed_version: expected text": lambda: zerokit.check({}, deepspeed_version=0.16),
+    "num_gpus: expected a whole number, found [2]": lambda: zerokit.DSConfig().resolve(num_gpus=[2]),
+    "steps: expected a whole number": lambda: zerokit.rehearse("train.py", num_gpus=2, steps="3"),
+    "arguments: expected a list": lambda: zerokit.rehearse("train.py", "--lr 1", num_gpus=2),
+}
+
+
+def estimate(**given: Any) -> object:
+    return zerokit.estimate("llama-3.1-8b", **RUN | given)
+
+
+@pytest.mark.parametrize("message", WRONG_TYPES)
+def test_an_argument_of_another_type_is_named_in_one_line(message: str) -> None:
+    with pytest.raises(ZerokitError) as error:
+        WRONG_TYPES[message]()
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
 
 
 def test_check_takes_all_that_rules_can_know_of_a_run() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from pydantic import PrivateAttr, ValidationError
 
@@ -17,16 +17,19 @@ from zerokit.errors import ConfigError, check_choice
 from zerokit.findings import DEFAULT_SEVERITY, SEVERITIES, Severity
 from zerokit.hardware import GPUS_PER_NODE
 from zerokit.hardware.cluster import Cluster
+from zerokit.lint import Report, check_document
+from zerokit.lint.refusals import with_refusals
+from zerokit.lint.selection import Selection
+from zerokit.models import ModelShape, load_model_shape
+from zerokit.recipe import Recipe, load_recipe
+from zerokit.releases.versions import Version, parse_version
+from zerokit.resolving.arguments import check_arguments
 from zerokit.resolving.run import Run
-
-if TYPE_CHECKING:
-    from zerokit.lint import Report
-    from zerokit.models import ModelShape
-    from zerokit.recipe import Recipe
-    from zerokit.releases.versions import Version
-    from zerokit.resolving.trace import Resolution
+from zerokit.resolving.trace import Resolution, resolve
+from zerokit.validation import with_checked_types
 
 
+@with_checked_types
 def check(
     config: str | Path | Mapping[str, Any] | DeepSpeedConfig,
     *,
@@ -62,11 +65,6 @@ def check(
         RecipeError: the recipe is not valid.
         ZerokitError: there is no such target, card or release of DeepSpeed.
     """
-    from zerokit.lint import check_document
-    from zerokit.lint.selection import Selection
-    from zerokit.recipe import load_recipe
-    from zerokit.releases.versions import parse_version
-
     if isinstance(recipe, str | Path):
         recipe = load_recipe(recipe).recipe
     if isinstance(deepspeed_version, str):
@@ -139,6 +137,7 @@ class DSConfig(DeepSpeedConfig):
     check = _check
     """:func:`check` of this config."""
 
+    @with_checked_types
     def resolve(
         self,
         *,
@@ -160,10 +159,6 @@ class DSConfig(DeepSpeedConfig):
             ConfigError: no such target or argument.
             ModelError: there is no such model.
         """
-        from zerokit.lint.refusals import with_refusals
-        from zerokit.resolving.arguments import check_arguments
-        from zerokit.resolving.trace import resolve
-
         cluster = Cluster(num_gpus)
         run = Run(target=target, cluster=cluster, model=_shape(model), given=dict(arguments or {}))
         check_arguments(target, run.given, run.where)
@@ -173,6 +168,14 @@ class DSConfig(DeepSpeedConfig):
     def to_dict(self) -> dict[str, Any]:
         """A copy of the keys that are set, as plain data for DeepSpeed, transformers and accelerate."""
         return self.dump()
+
+    def __repr__(self) -> str:
+        """The keys that are set."""
+        return (
+            f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in self.to_dict().items())})"
+        )
+
+    __str__ = __repr__
 
     def to_json(self) -> str:
         """The text of the file, ending with a newline."""
@@ -193,8 +196,6 @@ def _document(config: str | Path | Mapping[str, Any] | DeepSpeedConfig) -> Docum
 
 
 def _shape(model: str | Path | Mapping[str, Any] | ModelShape | None) -> ModelShape | None:
-    from zerokit.models import ModelShape, load_model_shape
-
     if model is None or isinstance(model, ModelShape):
         return model
     return load_model_shape(model)

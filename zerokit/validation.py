@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    ParamSpec,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
+from zerokit.errors import ConfigError
 from zerokit.units import interpret_number, quantity
 
 if TYPE_CHECKING:
@@ -34,7 +49,78 @@ _BOUNDS = {
 """Words by type of error, and the name of the bound in the error's context."""
 _CHOICES = ("literal_error", "enum")
 _TOKEN_COUNTS = ("seq_len", "target_len")
+_TYPES = {
+    int: EXPECTED["int_type"],
+    float: EXPECTED["float_type"],
+    bool: "True or False",
+    str: EXPECTED["string_type"],
+    Path: "a path",
+    Mapping: "a dict",
+    dict: "a dict",
+    tuple: "a tuple",
+    list: EXPECTED["list_type"],
+    Sequence: EXPECTED["list_type"],
+    NoneType: "None",
+}
+"""Words for the types of arguments."""
 _LONGEST = 40
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def with_checked_types(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """The same function, which refuses arguments of other types than its signature names.
+
+    Raises:
+        ConfigError: by the function, for the first such argument.
+    """
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def checked(*arguments: _P.args, **given: _P.kwargs) -> _R:
+        values = signature.bind(*arguments, **given).arguments
+        check_types(values, get_type_hints(function))
+        return function(*arguments, **given)
+
+    return checked
+
+
+def check_types(values: Mapping[str, Any], hints: Mapping[str, Any], where: str = "") -> None:
+    """Raise ConfigError for the first value that is not of its type, whatever containers have in them.
+
+    Args:
+        values: by name.
+        hints: the types, by name.
+        where: what comes before a name in the message.
+    """
+    for name, value in values.items():
+        types = _members(hints.get(name, Any))
+        if not any(_is_of(value, one) for one in types):
+            words = " or ".join(dict.fromkeys(_type_words(one) for one in types if one is not NoneType))
+            shown = repr(value) if isinstance(value, bool | NoneType) else format_value(value)
+            hint = _hint(words, value, name)
+            raise ConfigError(f"expected {words}, found {shown}", where=where + name, hint=hint)
+
+
+def _members(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def _is_of(value: Any, hint: Any) -> bool:
+    if hint is Any or isinstance(hint, TypeVar):
+        return True
+    kind = get_origin(hint) or hint
+    if kind is Literal:  # another word is refused with what was probably meant
+        return isinstance(value, str)
+    if (kind in (int, float) and isinstance(value, bool)) or (kind is Sequence and isinstance(value, str)):
+        return False
+    return isinstance(value, int | float if kind is float else kind)
+
+
+def _type_words(hint: Any) -> str:
+    kind = get_origin(hint) or hint
+    return "text" if kind is Literal else _TYPES.get(kind) or f"a {kind.__name__}"
 
 
 def bound_words(kind: str, context: Mapping[str, Any]) -> str | None:

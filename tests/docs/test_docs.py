@@ -24,6 +24,18 @@ PAGES = [
 ]
 
 BLOCK = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+TRAIN = """
+import deepspeed, torch
+
+deepspeed.init_distributed()
+config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}
+model = torch.nn.Linear(64, 64)
+engine, *_ = deepspeed.initialize(model=model, optimizer=torch.optim.AdamW(model.parameters()), config=config)
+for _ in range(8):
+    engine.backward(engine(torch.ones(2, 64, dtype=torch.bfloat16, device=engine.device)).sum())
+    engine.step()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +45,18 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("launch", "ds_configs"):
         (folder / name).symlink_to(REPOSITORY / name)
     return folder
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/how-to/python.md"])
+def test_python_runs(page: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
+    script = "".join(PYTHON.findall((REPOSITORY / page).read_text(encoding="utf-8")))
+    lines = [
+        f"assert {line.partition('# True')[0]}" if "# True" in line else line for line in script.splitlines()
+    ]
+    run = processes.run([sys.executable, "-c", "\n".join(lines)], cwd=tmp_path)
+    assert run.returncode == 0, run.stderr[-2000:]
 
 
 @pytest.mark.parametrize("page", PAGES)

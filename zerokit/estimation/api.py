@@ -2,28 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from zerokit.choices import Attention, ChunkedLoss, OffloadDevice, OptimizerKind, Precision, Target
 from zerokit.config import DeepSpeedConfig
-from zerokit.errors import ZerokitError
+from zerokit.errors import ConfigError, ZerokitError, did_you_mean
+from zerokit.estimation.as_json import as_data
+from zerokit.estimation.fit import Fit, verdict
 from zerokit.estimation.request import Question, Runs
 from zerokit.hardware import GPUS_PER_NODE
 from zerokit.hardware.cluster import Cluster
+from zerokit.hardware.gpus import some_gpu
 from zerokit.memory import Estimate, Generation, Ia3, LearnedTokens, Lora
 from zerokit.memory import estimate as estimate_run
 from zerokit.models import ModelShape, load_model_shape
-from zerokit.units import parse_count
+from zerokit.units import format_bytes, parse_count, quantity
+from zerokit.validation import check_types, with_checked_types
+
+_LORA = {
+    "r": "rank",
+    "rank": "rank",
+    "target_modules": "target_modules",
+    "use_dora": "dora",
+    "dora": "dora",
+    "lora_dropout": "dropout",
+    "dropout": "dropout",
+}
+"""Key of peft's LoraConfig, or our field -> our field."""
+_WITHOUT_MEMORY = ("lora_alpha", "task_type", "use_rslora", "init_lora_weights")
+"""Keys of peft's LoraConfig that do not change the memory."""
 
 
+@dataclass(frozen=True, repr=False)
+class RunEstimate(Estimate):
+    """An estimate, with the card's verdict."""
+
+    fit: Fit | None = None
+    """Need and memory of GPU and node; None if no card was named."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether the largest of the estimate fits.
+
+        Raises:
+            ZerokitError: no card was named.
+        """
+        if self.fit is None:
+            raise ZerokitError("no card is named", where="gpu", hint="Name one: estimate(..., gpu='H100')")
+        return self.fit.verdict == "fits"
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``zerokit estimate --format json`` prints."""
+        return as_data(self, self.fit)
+
+    def table(self, *, details: bool = False) -> str:
+        """What ``zerokit estimate`` prints, as text; with `details`, every term."""
+        from zerokit.estimation.table import estimate_text
+
+        return estimate_text(self, self.fit, details=details)
+
+    def __repr__(self) -> str:
+        """Model, GPUs, stage, peak and verdict."""
+        run, device = self.run, self.device
+        model = f"{run.model:,} parameters" if isinstance(run.model, int) else run.model.name
+        fit = f", {self.fit.verdict} on {format_bytes(self.fit.gpu_memory_bytes)}" if self.fit else ""
+        return (
+            f"<{type(self).__name__}: {model} on {quantity(run.world_size, 'GPU')}, ZeRO-{run.zero_stage}: "
+            f"peak {format_bytes(device.peak_bytes)}{fit}>"
+        )
+
+
+@with_checked_types
 def estimate(
     model: str | Path | Mapping[str, Any] | ModelShape | int,
     *,
     num_gpus: int,
     gpus_per_node: int = GPUS_PER_NODE,
+    gpu: str | None = None,
+    gpu_memory_bytes: int | None = None,
+    host_memory_bytes: int | None = None,
     ds_config: str | Path | Mapping[str, Any] | DeepSpeedConfig | None = None,
     zero_stage: int | None = None,
     offload_optimizer: OffloadDevice | None = None,
@@ -37,24 +97,27 @@ def estimate(
     gradient_checkpointing: bool = False,
     attention: Attention | None = None,
     optimizer: OptimizerKind | None = None,
-    lora: Lora | None = None,
+    lora: int | Mapping[str, Any] | Lora | None = None,
     ia3: Ia3 | None = None,
     learned_tokens: LearnedTokens | None = None,
     load_in_4bit: bool = False,
     double_quant: bool = False,
     num_trainable_parameters: int | None = None,
-    frozen_modules: tuple[str, ...] = (),
+    frozen_modules: Sequence[str] = (),
     chunked_loss: ChunkedLoss | None = None,
     packing: bool = False,
     generation: Generation | None = None,
     loads_full_copy_per_rank: bool | None = None,
-) -> Estimate:
+) -> RunEstimate:
     """Estimate the memory of a training run, without running it and without torch.
 
     ::
 
-        answer = zerokit.estimate("llama-3.1-8b", num_gpus=4, zero_stage=2, micro_batch_size=1, seq_len=4096)
-        answer.device.peak_bytes, answer.device.peak_phase
+        answer = zerokit.estimate(
+            "llama-3.1-8b", num_gpus=4, zero_stage=2, micro_batch_size=1, seq_len=4096, gpu="H100"
+        )
+        answer.fits, answer.device.peak_bytes, answer.device.peak_phase
+        print(answer.table())
 
     Parameters not listed here are fields of :class:`zerokit.estimation.Question`. They are repeated in the
     signature so that editors and type checkers see them.
@@ -64,15 +127,50 @@ def estimate(
             parameters such as ``"7.5B"``: then only model states and buffers are counted.
         num_gpus: data-parallel ranks, one GPU each.
         gpus_per_node: GPUs of one node.
+        gpu: the card, by its name (:func:`zerokit.hardware.gpus.find_gpu`); None: no verdict.
+        gpu_memory_bytes: of one GPU, in place of the card's.
+        host_memory_bytes: of one node.
+        lora: the rank, or a dict such as ``{"r": 16, "target_modules": "all-linear"}``.
 
     Raises:
-        ZerokitError: no such model, a ds_config with errors, sizes that cannot be, or settings that do not go
-            together.
+        ZerokitError: no such model or card, a ds_config with errors, a size that cannot be, an argument of
+            another type, or settings that do not go together.
     """
     given = locals()
     settings = {field.name: given[field.name] for field in fields(Question) if field.name in given}
-    question = Question(**settings | {"model": as_model(model), "cluster": Cluster(num_gpus, gpus_per_node)})
-    return estimate_run(Runs().training_run(question))
+    cluster = Cluster(num_gpus, gpus_per_node, some_gpu(gpu, gpu_memory_bytes), host_memory_bytes)
+    settings |= {"model": as_model(model), "cluster": cluster, "lora": as_lora(lora)}
+    settings["frozen_modules"] = tuple(frozen_modules)
+    answer = estimate_run(Runs().training_run(Question(**settings)))
+    memory = cluster.gpu_memory_bytes
+    parts = {field.name: getattr(answer, field.name) for field in fields(answer)}
+    return RunEstimate(**parts, fit=None if memory is None else verdict(answer, memory))
+
+
+def as_lora(given: int | Mapping[str, Any] | Lora | None) -> Lora | None:
+    """An adapter from its rank, or from keys of peft's LoraConfig.
+
+    Raises:
+        ConfigError: a key that the estimate does not know, or no rank.
+    """
+    if given is None or isinstance(given, Lora):
+        return given
+    keys = given if isinstance(given, Mapping) else {"r": given}
+    settings: dict[str, Any] = {}
+    for key, value in keys.items():
+        if key in _LORA:
+            settings[_LORA[key]] = value
+        elif key not in _WITHOUT_MEMORY:
+            hint = did_you_mean(key, _LORA)
+            raise ConfigError("the estimate does not know this key", where=f"lora.{key}", hint=hint)
+    if "rank" not in settings:
+        raise ConfigError("the rank is not known", where="lora", hint='Write {"r": 16}')
+    if isinstance(settings.get("dropout"), int | float):
+        settings["dropout"] = settings["dropout"] > 0
+    if isinstance(settings.get("target_modules"), list | set):
+        settings["target_modules"] = tuple(sorted(settings["target_modules"]))
+    check_types(settings, get_type_hints(Lora), where="lora.")
+    return Lora(**settings)
 
 
 def as_model(model: str | Path | Mapping[str, Any] | ModelShape | int) -> ModelShape | int:

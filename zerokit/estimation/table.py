@@ -10,7 +10,7 @@ from zerokit.memory import Estimate, Term
 from zerokit.memory.settings import settings_of
 from zerokit.reporting.phases import phase_words
 from zerokit.reporting.tables import table
-from zerokit.reporting.terminal import show
+from zerokit.reporting.terminal import plain_lines, show
 from zerokit.reporting.verdicts import SHORT, verdict_line
 from zerokit.units import GIB, format_bytes, format_count, format_span, quantity
 
@@ -30,6 +30,11 @@ def print_estimate(
 ) -> None:
     """Print one estimate on stdout: the verdict and one table, with `details` every term."""
     show(_parts(answer, fit, limits, details))
+
+
+def estimate_text(answer: Estimate, fit: Fit | None = None, *, details: bool = False) -> str:
+    """What :func:`print_estimate` prints, as it is without a terminal."""
+    return "".join(f"{line}\n" for line in plain_lines(_parts(answer, fit, None, details)))
 
 
 def print_sweep(answers: list[tuple[Estimate, Fit | None]], varied: tuple[str, ...]) -> None:

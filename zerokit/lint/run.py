@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,7 +12,7 @@ from zerokit.config.key_index import as_written, canonical
 from zerokit.config.normal_form import RENAMED
 from zerokit.config.root import DeepSpeedConfig
 from zerokit.documents import Document, value_at
-from zerokit.findings import Edit, Finding, Move, Remove, ReplaceText, SetValue
+from zerokit.findings import SEVERITIES, Edit, Finding, Move, Remove, ReplaceText, SetValue
 from zerokit.lint.adjust import for_this_run
 from zerokit.lint.disabling import apply_disables, read_disables
 from zerokit.lint.folding import fold_placeholders, fold_sections
@@ -20,6 +21,7 @@ from zerokit.lint.plain_json import check_text
 from zerokit.lint.rule import RULES, Hit, Need, Rule
 from zerokit.lint.subject import Subject
 from zerokit.resolving.run import Run
+from zerokit.units import quantity
 
 FACTS: Mapping[Need, Callable[[Run], object]] = {
     "num_gpus": lambda run: run.cluster.num_gpus,
@@ -35,7 +37,7 @@ OnBug = Callable[[Rule, Exception], None]
 """Called when a rule itself fails, which is a bug of zerokit."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """The findings of the rules in one config."""
 
@@ -50,6 +52,16 @@ class Report:
     def ok(self) -> bool:
         """Whether there is no finding of severity error."""
         return all(finding.severity != "error" for finding in self.findings)
+
+    def __bool__(self) -> bool:
+        """As `ok`."""
+        return self.ok
+
+    def __repr__(self) -> str:
+        """How many findings there are of each severity."""
+        counts = Counter(finding.severity for finding in self.findings)
+        found = ", ".join(quantity(counts[one], one) for one in SEVERITIES if counts[one])
+        return f"<Report: {found or 'nothing found'}>"
 
 
 Select = Callable[[Report], Report]

@@ -51,14 +51,19 @@ class Command:
 
 def show(parts: Iterable[Part]) -> None:
     """Print a report, part by part."""
-    on_terminal = _on_terminal()
+    if not _on_terminal():
+        for text in plain_lines(parts):
+            print(text)
+        return
     for part in parts:
-        if not on_terminal:
-            for text in _plain_lines(part):
-                print(text)
-            continue
         for line in _lines(part, stdout().width):
             stdout().print(line, soft_wrap=True)
+
+
+def plain_lines(parts: Iterable[Part]) -> Iterator[str]:
+    """The lines of a report without colours, not folded."""
+    for part in parts:
+        yield from _plain_lines(part)
 
 
 def _plain_lines(part: Part) -> Iterator[str]:

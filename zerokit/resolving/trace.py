@@ -25,6 +25,7 @@ from zerokit.resolving.contradictions import resolve_for_trainer
 from zerokit.resolving.filling import Filling, Lost, Origin, Refused
 from zerokit.resolving.frontends import as_accelerate, as_deepspeed, as_the_trainer
 from zerokit.resolving.run import Run
+from zerokit.units import quantity
 
 __all__ = ["Lost", "Origin", "Refused", "Resolution", "Value", "resolve", "resolve_settled"]
 
@@ -46,7 +47,7 @@ class Value:
     """False where the value depends on what was not given; it is "auto" then."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Resolution:
     """A ds_config as DeepSpeed gets it."""
 
@@ -61,6 +62,11 @@ class Resolution:
     """What the target hands to DeepSpeed. An "auto" in it depends on what was not given."""
     loaded: DeepSpeedConfig | None
     """The same as DeepSpeed reads it; None if it cannot."""
+
+    def __repr__(self) -> str:
+        """How many values there are."""
+        refused = ", refused" if self.refused else ""
+        return f"<{type(self).__name__}: {quantity(len(self.values), 'value')}{refused}>"
 
     def __getitem__(self, name: str) -> Any:
         """The value at a dotted path.

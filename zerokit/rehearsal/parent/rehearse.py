@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ParamSpec, get_args
+from typing import Any, ParamSpec, get_args, get_type_hints
 
 from zerokit.choices import Launcher
 from zerokit.documents import is_file, is_folder, path_exists
@@ -32,6 +32,7 @@ from zerokit.rehearsal.watching.overrides import check_overrides
 from zerokit.rehearsal.worker.launchers import no_such_module
 from zerokit.reporting.plots import check_plot
 from zerokit.stop_signals import exit_on_signals
+from zerokit.validation import check_types
 
 _P = ParamSpec("_P")
 
@@ -42,13 +43,16 @@ def _with_options_of(
     """Have a function accept the options one by one, with their signature and help."""
 
     def decorate(run: Callable[[RehearsalOptions], RehearsalReport]) -> Callable[_P, RehearsalReport]:
+        signature = inspect.signature(options)
+
         @functools.wraps(run)
         def accept(*arguments: _P.args, **given: _P.kwargs) -> RehearsalReport:
+            check_types(signature.bind(*arguments, **given).arguments, get_type_hints(RehearsalOptions))
             return run(options(*arguments, **given))
 
         lines = "".join(f"    {name}: {one.help}\n" for name, (_, one) in described(RehearsalOptions).items())
         accept.__doc__ = inspect.cleandoc(run.__doc__ or "") + f"\n\nArgs:\n{lines}"
-        accept.__signature__ = inspect.signature(options)  # type: ignore[attr-defined]
+        accept.__signature__ = signature  # type: ignore[attr-defined]
         return accept
 
     return decorate
@@ -61,7 +65,7 @@ def rehearse(options: RehearsalOptions) -> RehearsalReport:
     ::
 
         report = zerokit.rehearse("train.py", ["--deepspeed", "zero3.json"], num_gpus=64, gpu="H100")
-        report.device.peak_bytes, report.fit.verdict
+        report.ok, report.device.peak_bytes, report.fit.verdict
 
     Raises:
         ZerokitError: an option is wrong, or the script failed (its traceback is printed), or ended without a

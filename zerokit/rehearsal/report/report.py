@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from zerokit.reporting.verdicts import HostFit, Verdict
+from zerokit.units import format_bytes, quantity
 
 Unit = Literal["tokens", "characters", "values"]
 
@@ -473,6 +474,28 @@ class RehearsalReport(Part):
     run: RunFacts
     time: TimeReport | None = None
     """Left out of the JSON if only memory was rehearsed."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the run may fit and comes to its end."""
+        return not self.stuck and self.fit.verdict != "does not fit"
+
+    def __bool__(self) -> bool:
+        """As `ok`."""
+        return self.ok
+
+    def __repr__(self) -> str:
+        """Script, GPUs, peak and verdict."""
+        state = "ranks hang" if self.stuck else self.fit.verdict
+        peak = format_bytes(self.device.peak_bytes)
+        gpus = quantity(self.world_size, "GPU")
+        return f"<{type(self).__name__}: {self.run.script} on {gpus}: peak {peak}, {state}>"
+
+    __str__ = __repr__
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``zerokit rehearse --format json`` prints."""
+        return self.model_dump(mode="json")
 
     @property
     def recomputed(self) -> float:
