@@ -352,6 +352,25 @@ def test_another_host(
     assert [word for word in words if word not in result.message] == []
 
 
+@pytest.mark.parametrize(
+    ("message", "fix"),
+    [
+        ("Could not resolve hostname a: Name or service not known", "Give the name an address in /etc/hosts"),
+        ("connect to host a port 22: Connection refused", "Start sshd there, or name its port"),
+        ("connect to host a port 22: Connection timed out", "no firewall is between"),
+        ("me@a: Permission denied (publickey,password).", "Set up a key without a password"),
+        ("Host key verification failed.", "accept its key"),
+    ],
+)
+def test_the_fix_of_ssh_follows_from_its_message(
+    message: str, fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub(tmp_path / "bin", "ssh", f"echo 'ssh: {message}' >&2; exit 255")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    (result,) = hosts.hosts(["a"], [str(tmp_path)])
+    is_found(result, "error", message, fix)
+
+
 def test_data_that_another_host_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stub(tmp_path / "bin", "ssh", SAME)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")

@@ -166,6 +166,19 @@ def _read(text: str) -> _Answer | None:
     return None
 
 
+_SSH_FIXES = {
+    "Could not resolve hostname": "Give the name an address in /etc/hosts or ~/.ssh/config, or write the "
+    "address into the hostfile",
+    "Connection refused": "Start sshd there, or name its port in ~/.ssh/config",
+    "Permission denied": "Set up a key without a password",
+    "Host key verification failed": "Log in once by hand to accept its key",
+    "timed out": "See that the machine is on and no firewall is between",
+    "No route to host": "See that the machine is on and in the same network",
+    "Network is unreachable": "See that this machine has a network",
+}
+"""Words of ssh (OpenSSH ssh.c, sshconnect.c, and libc's errors) -> what to do."""
+
+
 def ssh_command(name: str, line: str) -> list[str]:
     """The ssh command that runs a line on a machine without asking for a password."""
     return ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "--", name, line]
@@ -197,7 +210,8 @@ def _ask(name: str, paths: Sequence[str]) -> _Answer | CheckResult:
             break
     last = (done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"])[-1]
     if done.returncode == 255:
-        fix = f"Set up a key without a password, then try: ssh -o BatchMode=yes {name} true"
+        fix = next((fix for words, fix in _SSH_FIXES.items() if words in last), "Find out why")
+        fix += f", then try: ssh -o BatchMode=yes {name} true"
         return CheckResult(what, "error", f"ssh does not reach it: {last}", fix)
     fix = "Give all machines the same environment at the same path"
     return CheckResult(what, "error", f"{sys.executable} does not run there: {last}", fix)
