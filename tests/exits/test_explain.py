@@ -582,10 +582,11 @@ def test_what_is_neither_log_nor_code_gives_2(word: str, zerokit: Run) -> None:
     refused(zerokit, "explain-exit", word)
 
 
-def test_a_packed_log_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.gz").write_bytes(b"\x1f\x8b\x08xxxx")
-    with pytest.raises(DocumentError, match="zcat"):
-        read_log(str(tmp_path / "a.gz"))
+@pytest.mark.parametrize("packed", [b"\x28\xb5\x2f\xfdxxxx", b"PK\x03\x04xxxx"])
+def test_a_log_that_python_cannot_unpack_is_refused(tmp_path: Path, packed: bytes) -> None:
+    (tmp_path / "a.log").write_bytes(packed)
+    with pytest.raises(DocumentError, match="is compressed"):
+        read_log(str(tmp_path / "a.log"))
 
 
 def test_what_is_no_log_is_not_read(tmp_path: Path) -> None:

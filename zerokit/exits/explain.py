@@ -117,6 +117,12 @@ class Explanation:
     """The text of that line."""
     also: tuple[str, ...] = ()
     """Other findings in the log."""
+    log: str | None = None
+    """The name of the log."""
+    weight: Weight = Weight.NOTHING
+    """How close it is to the cause."""
+    offset: int | None = None
+    """Of the line, in the text of the log."""
 
 
 _ENDED_WELL = Explanation("ended-well", "nothing failed: according to its last lines the run ended well")
@@ -155,7 +161,7 @@ def explain_log(log: Log, settings: Settings | None = None) -> Explanation:
     left = _final_events(events, log)
     left = [event for event in left if not _is_late_time_limit(event, left)]
     if all(event.weight in (Weight.GENERAL, Weight.MENTIONED) for event in left) and _has_ended_well(log):
-        return _ENDED_WELL
+        return replace(_ENDED_WELL, log=log.name)
     if not left:
         return _unexplained(log, tuple(_other_findings(events, None, log, settings)))
     root = _FIRST_FAILED.search(text)
@@ -198,6 +204,9 @@ def explain_log(log: Log, settings: Settings | None = None) -> Explanation:
         line,
         _short(text[begin : min(end, begin + 4 * _MAX_WIDTH)].strip()),
         tuple(map(_short, also)),
+        log.name,
+        first.weight,
+        first.offset,
     )
 
 
@@ -395,7 +404,7 @@ def _unexplained(log: Log, also: tuple[str, ...]) -> Explanation:
     last = lines[-1].rpartition("\r")[2].strip()
     if not last:
         return Explanation(
-            "unknown", "the log is empty", "Give the log of the ranks, not only the launcher's"
+            "unknown", "the log is empty", "Give the log of the ranks, not only the launcher's", log=log.name
         )
     end = _end(log)
     exited = _EXITED.search(log.text, end)
@@ -413,6 +422,7 @@ def _unexplained(log: Log, also: tuple[str, ...]) -> Explanation:
         log.line_at(len(log.text.rstrip()) - 1),
         _short(last),
         tuple(map(_short, also)),
+        log.name,
     )
 
 

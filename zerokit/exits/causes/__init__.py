@@ -59,6 +59,8 @@ class Weight(IntEnum):
     """Words of a cause in a line that is no error: a warning, or a retry."""
     EXIT = 8
     """A launcher saw that something failed."""
+    NOTHING = 9
+    """No line says that anything failed."""
 
 
 @dataclass(frozen=True)
