@@ -362,3 +362,54 @@ def test_an_exception_of_a_library_that_explains_itself_keeps_the_script_s_line(
 def test_a_callback_of_the_script_is_its_own_line() -> None:
     callback = ("Traceback (most recent call last):", *FRAMES, *OWN[:1], "KeyError: 'label'")
     assert explain(*callback).fix == "Look at /w/data.py:20"
+
+
+def test_the_reader_of_an_attribute_is_the_line_not_the_getattr_that_raises() -> None:
+    getattr_of_torch = (
+        f'  File "{SITE}/torch/nn/modules/module.py", line 1928, in __getattr__',
+        "    raise AttributeError(",
+        "AttributeError: 'Model' object has no attribute 'optimizer'",
+    )
+    of_trl = f'  File "{SITE}/trl/models/utils.py", line 9, in remove_hooks'
+    found = explain("Traceback (most recent call last):", *FRAMES[:2], of_trl, *getattr_of_torch)
+    assert str(found.fix).startswith("trl expects 'optimizer' of Model.")
+    own = explain("Traceback (most recent call last):", *FRAMES[:2], *getattr_of_torch)
+    assert own.fix == "Look at /w/train.py:12"
+
+
+def test_the_import_that_failed_is_the_cause_of_a_lazy_import() -> None:
+    lazy = (
+        "Traceback (most recent call last):",
+        f'  File "{SITE}/transformers/utils/import_utils.py", line 1793, in _get_module',
+        f'  File "{SITE}/trl/core.py", line 3, in <module>',
+        "    from peft import x",
+        f"ImportError: cannot import name 'x' from 'peft' ({SITE}/peft/__init__.py)",
+        "",
+        "The above exception was the direct cause of the following exception:",
+        "",
+        "Traceback (most recent call last):",
+        *FRAMES[:2],
+        "RuntimeError: Failed to import transformers.trainer because of the following error (look up to "
+        "see its",
+    )
+    found = explain(*lazy)
+    assert (found.line, str(found.fix).startswith("trl needs 'x' of peft")) == (6, True)
+    assert explain(*lazy[-4:]).message.startswith("RuntimeError: Failed to import transformers.trainer")
+
+
+RECOMPUTED = (
+    "torch.utils.checkpoint.CheckpointError: torch.utils.checkpoint: Recomputed values for the following "
+    "tensors "
+    "have different metadata than during the forward pass.",
+    "tensor at position 3:",
+    "saved metadata: {'shape': torch.Size([4096]), 'dtype': torch.bfloat16}",
+    "recomputed metadata: {'shape': torch.Size([{}]), 'dtype': torch.bfloat16}",
+)
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank0]: "])
+def test_frozen_parameters_that_are_empty_as_they_are_recomputed(prefix: str) -> None:
+    def found(size: str) -> str:
+        return explain(*(prefix + line.replace("[{}]", size) for line in RECOMPUTED)).cause
+
+    assert (found("[0]"), found("[2048]")) == ("versions", "exception")

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import Any
 
 from zerokit.errors import visible
 from zerokit.exits import flight_recorder, gloo, gpu_memory, nccl, tracebacks
@@ -70,7 +71,7 @@ _HOST_MEMORY = "host-memory"
 _BY_FRAMES = (OUT_OF_MEMORY, GPU_TAKEN, EMPTY_TENSOR, ZERO_INIT, LOST_RANK)
 """Causes of which the traceback tells more."""
 _ELASTIC = "torch/distributed/elastic/"
-_LOADED_IN_ZERO_INIT = {
+_LOADED_IN_ZERO_INIT: dict[str, Any] = {
     "message": "from_pretrained() was called inside deepspeed.zero.Init(): it sees weights that are "
     "already partitioned",
     "fix": with_advice("That does not work: <NO_ZERO_INIT>"),
@@ -313,7 +314,7 @@ def _has(frames: list[str], words: str) -> bool:
     return any(words in frame for frame in frames)
 
 
-def _of_launcher(frames: list[str]) -> dict[str, str]:
+def _of_launcher(frames: list[str]) -> dict[str, Any]:
     """Message and fix for a connection that torchrun's or accelerate's launcher lost."""
     if _has(frames, "exit_barrier"):
         return {

@@ -37,7 +37,13 @@ _OF_POOL = '"""'
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _SURVIVED = re.compile(r"Exception ignored (?:in|while)|Exception in thread |--- Logging error ---")
 """Above a traceback after which the process goes on."""
-_FRAME = re.compile(r'File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,8})')
+_FRAME = re.compile(
+    r'File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,8})(?:, in (?P<function>[\w<>.]{1,200}))?'
+)
+_READS = ("__getattr__", "__getattribute__")
+"""Functions that raise for the line that reads an attribute."""
+_IMPORT_FAILED = re.compile(r"Failed to import [\w.]{1,200} because of the following error")
+"""transformers' message about an exception above it."""
 _OF_TRACEBACKS = ("    ", "\t", "╰")
 """Starts of the line above an exception: source code, or the end of rich's box."""
 _OF_TORCH = "[rank"
@@ -122,14 +128,20 @@ def _below(log: Log, offset: int) -> Raised | None:
             return None
         kind = raised["kind"].rpartition(".")[2]
         text = raised["text"] or _next(log, at, prefix) or (source if kind == "AssertionError" else "")
-        is_raised_again = _OF_POOL in above or _PASSED_ON.search(raised["text"] or "") is not None
-        is_survived = _SURVIVED.search(above) is not None or is_chained(log, at, prefix) != is_raised_again
+        is_handled = is_chained(log, at, prefix) and not (_OF_POOL in above or _is_import(log, at))
+        is_repeated = any(words.search(text) for words in (_PASSED_ON, _IMPORT_FAILED))
+        is_survived = _SURVIVED.search(above) is not None or is_handled or is_repeated
         return Raised(
             *(at, kind, text, frames.own, frames.library, is_survived),
             where=passed_on["where"] if passed_on else "",
             callers=frames.callers(),
         )
     return None
+
+
+def _is_import(log: Log, offset: int) -> bool:
+    """Whether the exception below another one only says that a module could not be imported."""
+    return any(_IMPORT_FAILED.search(line) for _, line in log.lines_from(offset, _MOST_FRAMES))
 
 
 class _Frames:
@@ -142,6 +154,8 @@ class _Frames:
         """Lines of installed libraries below it."""
 
     def add(self, frame: re.Match[str]) -> None:
+        if frame["function"] in _READS:
+            return
         if (own := _own(frame)) is not None:
             self.own, self._below = own, []
         elif (library := _library(frame)) is not None:
