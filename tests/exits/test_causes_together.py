@@ -307,3 +307,11 @@ def test_a_changed_order_of_modules_is_no_cause_of_another_end() -> None:
     assert explain(*changed).cause == "trace-changed"
     killed = "[ERROR] [launch.py:325:sigkill_handler] ['python'] exits with return code = -9"
     assert "SIGKILL" in explain(*changed, killed).message
+
+
+def test_a_model_type_that_transformers_does_not_know() -> None:
+    auto = '  File "/v/site-packages/transformers/models/auto/configuration_auto.py", line 740, in {}'
+    lines = ("    raise KeyError(key)", "KeyError: 'qwen9'")
+    found = explain("Traceback (most recent call last):", auto.format("__getitem__"), *lines)
+    assert (found.cause, found.message.endswith("support the model: qwen9")) == ("new-model", True)
+    assert explain("Traceback (most recent call last):", auto.format("f"), *lines).cause == "exception"

@@ -300,10 +300,18 @@ SPAWNED = (
     *OWN,
 )
 
+RAY = (
+    "Traceback (most recent call last):",
+    *FRAMES[:2],
+    '  File "/v/lib/python3.12/site-packages/ray/_private/worker.py", line 864, in get_objects',
+    "ray.exceptions.RayTaskError(ValueError): ray::main_task() (pid=1477, ip=172.19.242.179)",
+    *OWN,
+)
+
 
 @pytest.mark.parametrize("prefix", ["", "[rank3]: "])
 @pytest.mark.parametrize(
-    ("log", "where"), [(WORKER, " (in DataLoader worker process 2)"), (POOL, ""), (SPAWNED, "")]
+    ("log", "where"), [(RAY, ""), (WORKER, " (in DataLoader worker process 2)"), (POOL, ""), (SPAWNED, "")]
 )
 def test_what_another_process_raised_is_the_cause(log: tuple[str, ...], where: str, prefix: str) -> None:
     found = explain(*(prefix + line for line in log))

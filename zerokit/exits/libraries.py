@@ -128,7 +128,7 @@ def _unfit(library: str, other: str, what: str) -> str:
     return (
         f"{library} needs {what}, which the installed {other} does not have: their versions do not fit. "
         "Update "
-        f"{library}, or install a release of {other} of the same time ('pip check')"
+        "the older of the two ('pip list', 'pip check')"
     )
 
 

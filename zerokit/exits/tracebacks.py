@@ -34,6 +34,8 @@ _ORIGINAL = "Original "
 _PASSED_ON = re.compile(r"Caught \w{1,80} (?P<where>in [\w -]{1,80})\.\s*$")
 _OF_POOL = '"""'
 """multiprocess prints it around the traceback of a worker process, which it then raises again."""
+_OF_RAY = re.compile(r"\bray::[\w.<>]{1,200}\(\) \(pid=\d")
+"""ray's name of the process whose frames and exception follow."""
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _SURVIVED = re.compile(r"Exception ignored (?:in|while)|Exception in thread |--- Logging error ---")
 """Above a traceback after which the process goes on."""
@@ -129,7 +131,7 @@ def _below(log: Log, offset: int) -> Raised | None:
         kind = raised["kind"].rpartition(".")[2]
         text = raised["text"] or _next(log, at, prefix) or (source if kind == "AssertionError" else "")
         is_handled = is_chained(log, at, prefix) and not (_OF_POOL in above or _is_import(log, at))
-        is_repeated = any(words.search(text) for words in (_PASSED_ON, _IMPORT_FAILED))
+        is_repeated = any(words.search(text) for words in (_PASSED_ON, _IMPORT_FAILED, _OF_RAY))
         is_survived = _SURVIVED.search(above) is not None or is_handled or is_repeated
         return Raised(
             *(at, kind, text, frames.own, frames.library, is_survived),
