@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.exits.explained import explain
 from zerokit.exits.causes import CAUSES
 
@@ -128,7 +130,7 @@ def test_an_import_is_of_other_versions_where_it_is_of_a_library() -> None:
         return str(explain(*at, f"ImportError: cannot import name 'x' from 'models' ({path})").fix)
 
     assert imported("/w/models/__init__.py") == "Look at /w/train.py:3"
-    assert "'pip check'" in imported("/v/lib/python3.12/site-packages/models/__init__.py")
+    assert "another version" in imported("/v/lib/python3.12/site-packages/models/__init__.py")
 
 
 def test_a_process_that_cannot_be_forked_is_no_lock_that_another_has() -> None:
@@ -161,7 +163,8 @@ def test_what_was_raised_before_a_missing_process_group_is_told_beside_it() -> N
 
 def test_a_folder_that_is_not_there_is_named_before_the_hub() -> None:
     found = explain(
-        "requests.exceptions.HTTPError: 401 Client Error: Unauthorized for url: https://huggingface.co/output",
+        "requests.exceptions.HTTPError: 401 Client Error: Unauthorized for url: "
+        "https://huggingface.co/output",
         "",
         "The above exception was the direct cause of the following exception:",
         "",
@@ -204,3 +207,111 @@ def test_each_cause_has_words_and_patterns_that_begin_with_plain_text() -> None:
         assert not cause.fix.endswith(".")
         for pattern in cause.patterns:
             assert not pattern.pattern.startswith(("^", r"\s", r"\S", r"\w", r"\d", "["))
+
+
+IN_DEEPSPEED = (
+    '  File "/v/lib/python3.12/site-packages/deepspeed/runtime/zero/stage3.py", line 9, in backward'
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "raised", "cause", "message"),
+    [
+        ("bucket = self.ipg_buckets[dt]", "KeyError: torch.float32", "versions", "before 0.18.5"),
+        (
+            "new_grad_tensor = bucket.buffer[bucket.index].narrow(0, bucket.elements, param.numel())",
+            "RuntimeError: start (0) + length (9) exceeds dimension size (4).",
+            "versions",
+            "before 0.18.5",
+        ),
+        ("if self.sub_group_to_param_num[index] == 1:", "KeyError: 0", "versions", "SuperOffload"),
+        (
+            "assert len(self.ckpt_list) > 0",
+            "AssertionError",
+            "no-checkpoint",
+            "no file of the model's weights",
+        ),
+    ],
+)
+def test_a_library_s_line_says_what_its_exception_means(
+    source: str, raised: str, cause: str, message: str
+) -> None:
+    for carets in ((), ("    " + "^" * len(source),)):
+        found = explain("Traceback (most recent call last):", IN_DEEPSPEED, f"    {source}", *carets, raised)
+        assert (found.cause, message in found.message, found.also) == (cause, True, ())
+    # Another line of DeepSpeed may raise the same.
+    assert explain("Traceback (most recent call last):", IN_DEEPSPEED, "    x = y[z]", raised).cause != cause
+
+
+LOADING = (
+    '  File "/w/a.py", line 4, in main',
+    "    model = BertModel.from_pretrained(path)",
+    '  File "/v/lib/python3.12/site-packages/deepspeed/runtime/zero/partition_parameters.py", line 5, in f',
+)
+EMPTY = "IndexError: index 0 is out of bounds for dimension 0 with size 0"
+
+
+def test_a_model_loaded_in_zero_init_is_named() -> None:
+    init = '  File "/v/lib/python3.12/site-packages/transformers/modeling_utils.py", line 7, in _init_weights'
+    mismatch = (
+        "TypeError: Signature mismatch between <function get_new_tensor_fn_for_dtype.<locals>.new_tensor"
+    )
+    for lines in ((*LOADING, init, EMPTY), (*LOADING, mismatch)):
+        found = explain("Traceback (most recent call last):", *lines)
+        assert (found.cause, found.message.startswith("from_pretrained() was called inside")) == (
+            "zero-init",
+            True,
+        )
+    for lines in ((*LOADING, EMPTY), (LOADING[0], init, EMPTY)):
+        assert explain("Traceback (most recent call last):", *lines).cause == "empty-tensor"
+
+
+@pytest.mark.parametrize("raised", ["RuntimeError: Socket Timeout", "RuntimeError: Connection reset by peer"])
+@pytest.mark.parametrize(
+    ("frame", "cause", "message"),
+    [
+        (
+            'elastic/agent/server/api.py", line 550, in _rendezvous',
+            "no-meeting",
+            "launchers of the machines did not",
+        ),
+        (
+            'elastic/agent/server/api.py", line 901, in _exit_barrier',
+            "no-meeting",
+            "the ranks of this machine had",
+        ),
+        ('distributed_c10d.py", line 9, in barrier', "lost-rank", "a rank lost the connection"),
+    ],
+)
+def test_launchers_that_do_not_meet_are_no_lost_rank(
+    frame: str, cause: str, message: str, raised: str
+) -> None:
+    place = f'  File "/v/lib/python3.12/site-packages/torch/distributed/{frame}'
+    found = explain("Traceback (most recent call last):", place, "    store.wait(keys)", raised)
+    assert (found.cause, message in found.message) == (cause, True), found.message
+
+
+def test_a_gather_that_not_all_ranks_reach_names_other_modules() -> None:
+    timeout = (
+        "[rank7]:[E821 16:40:45.2 ProcessGroupNCCL.cpp:632] [Rank 7] Watchdog caught collective operation "
+        "timeout: "
+        "WorkNCCL(SeqNum=5, OpType={}, NumelIn=6, NumelOut=48, Timeout(ms)=1800000) ran for 1800006 "
+        "milliseconds"
+    )
+    assert "different modules" in str(explain(timeout.format("_ALLGATHER_BASE")).fix)
+    assert "different modules" not in str(explain(timeout.format("ALLREDUCE")).fix)
+
+
+def test_a_changed_order_of_modules_is_no_cause_of_another_end() -> None:
+    changed = ["Invalidate trace cache @ step 10: expected module 11, but got module 19"] * 3
+    assert explain(*changed).cause == "trace-changed"
+    killed = "[ERROR] [launch.py:325:sigkill_handler] ['python'] exits with return code = -9"
+    assert "SIGKILL" in explain(*changed, killed).message
+
+
+def test_a_model_type_that_transformers_does_not_know() -> None:
+    auto = '  File "/v/site-packages/transformers/models/auto/configuration_auto.py", line 740, in {}'
+    lines = ("    raise KeyError(key)", "KeyError: 'qwen9'")
+    found = explain("Traceback (most recent call last):", auto.format("__getitem__"), *lines)
+    assert (found.cause, found.message.endswith("support the model: qwen9")) == ("new-model", True)
+    assert explain("Traceback (most recent call last):", auto.format("f"), *lines).cause == "exception"

@@ -31,8 +31,10 @@ EXITS = (
     [
         ([TORCHRUN], "rank 11 on node1"),
         ([TORCHRUN.partition("\n")[0]], "local rank 3"),
-        ([EXITS], "local rank 1"),
-        (["worker-2: " + EXITS], "local rank 1 on worker-2"),
+        # DeepSpeed's launcher prints the command of its last rank, whichever was killed.
+        ([EXITS], None),
+        ([SPAWNED.format(70, 0), SPAWNED.format(71, 1), EXITS], None),
+        (["worker-2: " + EXITS], "a rank on worker-2"),
         (
             ["slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been",
              "srun: error: node1: task 3: Killed", "srun: error: node2: tasks 8-11: Killed"],
@@ -72,8 +74,8 @@ LATER = TORCHRUN.replace("node1", "node7").replace("11 (local_rank", "2 (local_r
         ([*STEPS, TORCHRUN, *STEPS, LATER, *STEPS[:2]], "rank 2 on node7"),
         ([TORCHRUN, SPAWNED.format(70, 0), SPAWNED.format(71, 1), LATER], "rank 11 on node1"),
         (
-            [TORCHRUN, *STEPS, SPAWNED.format(70, 0), SPAWNED.format(71, 1), "starting", EXITS],
-            "local rank 1",
+            [TORCHRUN, *STEPS, SPAWNED.format(70, 0), SPAWNED.format(71, 1), "start", "worker-2: " + EXITS],
+            "a rank on worker-2",
         ),
         (
             [SPAWNED.format(70, 0), "Out of memory: Killed process 70 (python)", *STEPS,
@@ -108,3 +110,24 @@ def test_a_thousand_are_counted() -> None:
         *(f"srun: error: node{number}: task {number}: Killed" for number in range(1000))
     ).message
     assert message.endswith("task 3 on node3 and 996 others")
+
+
+REPORTED = "  exitcode  : {} (pid: 7)"
+
+
+@pytest.mark.parametrize(
+    ("lines", "cause", "message"),
+    [
+        ([REPORTED.format(75), "srun: error: n1: task 0: Exited with exit code 1"],
+         "exit-code", "asked to stop"),
+        (["SignalException: Process 9 got signal: 15", REPORTED.format(75)], "exit-code", "exit code 75"),
+        ([REPORTED.format(75), REPORTED.format(-9)], "exit-code", "(SIGKILL)"),
+        (["torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", REPORTED.format(75)],
+         "cuda-out-of-memory", "ran out of memory"),
+    ],
+)  # fmt: skip
+def test_a_rank_that_was_asked_to_stop_is_reported_unless_another_one_failed(
+    lines: list[str], cause: str, message: str
+) -> None:
+    explained = explain(*lines)
+    assert (explained.cause, message in explained.message) == (cause, True), explained.message

@@ -29,8 +29,8 @@ def test_an_exception_is_told_where_the_beginning_of_its_traceback_is_cut_off() 
     assert explain(*FRAMES, RAISED).fix == f"Look at /w/train.py:12; {raised}"
     assert explain(*FRAMES[2:], RAISED).fix == f"Read the traceback; {raised}"
     other = explain(*FRAMES, "TypeError: load_model() got an unexpected keyword argument 'device'")
-    assert str(other.fix).endswith(
-        f"{raised}, which may not suit the version of what it calls: see 'pip check'"
+    assert str(other.fix).startswith(
+        "deepspeed calls load_model() in a way that it does not accept. If you wrote"
     )
     bare = explain(*FRAMES, "AssertionError")
     assert (bare.message, bare.line) == ("AssertionError", 6)
@@ -257,3 +257,167 @@ def test_an_assertion_without_words_is_told_by_its_line() -> None:
 def test_a_launcher_alone_says_where_else_to_look() -> None:
     ended = "[ERROR] [launch.py:325:sigkill_handler] ['python', 'a.py'] exits with return code = 1"
     assert "--enable_each_rank_log" in str(explain(ended).fix)
+
+
+OWN = (
+    '  File "/w/data.py", line 20, in __getitem__',
+    '    raise ValueError("no label")',
+    "ValueError: no label",
+)
+WORKER = (
+    "Traceback (most recent call last):",
+    *FRAMES,
+    '  File "/v/lib/python3.12/site-packages/torch/_utils.py", line 733, in reraise',
+    "    raise exception",
+    "ValueError: Caught ValueError in DataLoader worker process 2.",
+    "Original Traceback (most recent call last):",
+    '  File "/v/lib/python3.12/site-packages/torch/utils/data/_utils/worker.py", line 351, in _worker_loop',
+    "    data = fetcher.fetch(index)",
+    *OWN,
+)
+POOL = (
+    "multiprocess.pool.RemoteTraceback: ",
+    '"""',
+    "Traceback (most recent call last):",
+    '  File "/v/lib/python3.12/site-packages/multiprocess/pool.py", line 125, in worker',
+    *OWN,
+    '"""',
+    "",
+    "The above exception was the direct cause of the following exception:",
+    "",
+    "Traceback (most recent call last):",
+    *FRAMES[:2],
+    '  File "/v/lib/python3.12/site-packages/datasets/arrow_dataset.py", line 3141, in map',
+    "ValueError: no label",
+)
+SPAWNED = (
+    "Traceback (most recent call last):",
+    *FRAMES[:2],
+    "torch.multiprocessing.spawn.ProcessRaisedException: ",
+    "",
+    "-- Process 1 terminated with the following error:",
+    "Traceback (most recent call last):",
+    *OWN,
+)
+
+RAY = (
+    "Traceback (most recent call last):",
+    *FRAMES[:2],
+    '  File "/v/lib/python3.12/site-packages/ray/_private/worker.py", line 864, in get_objects',
+    "ray.exceptions.RayTaskError(ValueError): ray::main_task() (pid=1477, ip=172.19.242.179)",
+    *OWN,
+)
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank3]: "])
+@pytest.mark.parametrize(
+    ("log", "where"), [(RAY, ""), (WORKER, " (in DataLoader worker process 2)"), (POOL, ""), (SPAWNED, "")]
+)
+def test_what_another_process_raised_is_the_cause(log: tuple[str, ...], where: str, prefix: str) -> None:
+    found = explain(*(prefix + line for line in log))
+    rank = "rank 3: " if prefix else ""
+    assert (found.message, found.fix) == (f"{rank}ValueError: no label{where}", "Look at /w/data.py:20")
+
+
+def test_a_known_cause_in_a_worker_is_found() -> None:
+    full = (*WORKER[:-1], "OSError: [Errno 28] No space left on device")
+    assert explain(*full).cause == "no-space"
+
+
+SITE = "/v/lib/python3.12/site-packages"
+
+
+@pytest.mark.parametrize(
+    ("raised", "advice"),
+    [
+        ("AttributeError: 'Engine' object has no attribute '_hooks'", "trl expects '_hooks' of Engine. If"),
+        ("AttributeError: 'NoneType' object has no attribute 'x'", "trl met a state that it does not expect"),
+        ("AttributeError: module 'peft.utils' has no attribute 'x'", "trl needs 'x' of peft.utils, which"),
+        (f"ImportError: cannot import name 'x' from 'peft' ({SITE}/p.py)", "trl needs 'x' of peft, which"),
+        (f"ImportError: cannot import name 'x' from 'trl' ({SITE}/t.py)", "files of two versions are mixed"),
+        ("ImportError: cannot import name 'x' from 'peft' (/w/peft.py)", "/w/peft.py has the name of"),
+        ("ModuleNotFoundError: No module named 'peft.old'", "trl needs the module 'peft.old', which the"),
+        ("ModuleNotFoundError: No module named 'sacrebleu'", "trl needs the module 'sacrebleu': install"),
+        ("TypeError: Engine.run() got an unexpected keyword argument 'x'", "If you wrote run()"),
+        ("TypeError: forward() got an unexpected keyword argument 'x'", "a column of the batch"),
+        ("KeyError: 0", "trl met a state that it does not expect"),
+        ("IndexError: list index out of range", "trl met a state that it does not expect"),
+    ],
+)  # fmt: skip
+def test_an_exception_of_a_library_is_not_the_script_s_line(raised: str, advice: str) -> None:
+    frames = (
+        *FRAMES[:2],
+        f'  File "{SITE}/transformers/trainer.py", line 7, in train',
+        f'  File "{SITE}/trl/models/utils.py", line 9, in add_hooks',
+    )
+    found = explain("Traceback (most recent call last):", *frames, raised)
+    assert (found.cause, found.message) == ("exception", raised)
+    assert advice in str(found.fix)
+    assert str(found.fix).endswith(
+        "It was raised in trl/models/utils.py:9, called by transformers. The script led there at "
+        "/w/train.py:12"
+    )
+
+
+@pytest.mark.parametrize(
+    "raised", ["ValueError: a batch is empty", "RuntimeError: x", "AssertionError: labels are missing"]
+)
+def test_an_exception_of_a_library_that_explains_itself_keeps_the_script_s_line(raised: str) -> None:
+    found = explain("Traceback (most recent call last):", *FRAMES, raised)
+    assert found.fix == "Look at /w/train.py:12; it was raised in deepspeed/runtime/engine.py:9"
+
+
+def test_a_callback_of_the_script_is_its_own_line() -> None:
+    callback = ("Traceback (most recent call last):", *FRAMES, *OWN[:1], "KeyError: 'label'")
+    assert explain(*callback).fix == "Look at /w/data.py:20"
+
+
+def test_the_reader_of_an_attribute_is_the_line_not_the_getattr_that_raises() -> None:
+    getattr_of_torch = (
+        f'  File "{SITE}/torch/nn/modules/module.py", line 1928, in __getattr__',
+        "    raise AttributeError(",
+        "AttributeError: 'Model' object has no attribute 'optimizer'",
+    )
+    of_trl = f'  File "{SITE}/trl/models/utils.py", line 9, in remove_hooks'
+    found = explain("Traceback (most recent call last):", *FRAMES[:2], of_trl, *getattr_of_torch)
+    assert str(found.fix).startswith("trl expects 'optimizer' of Model.")
+    own = explain("Traceback (most recent call last):", *FRAMES[:2], *getattr_of_torch)
+    assert own.fix == "Look at /w/train.py:12"
+
+
+def test_the_import_that_failed_is_the_cause_of_a_lazy_import() -> None:
+    lazy = (
+        "Traceback (most recent call last):",
+        f'  File "{SITE}/transformers/utils/import_utils.py", line 1793, in _get_module',
+        f'  File "{SITE}/trl/core.py", line 3, in <module>',
+        "    from peft import x",
+        f"ImportError: cannot import name 'x' from 'peft' ({SITE}/peft/__init__.py)",
+        "",
+        "The above exception was the direct cause of the following exception:",
+        "",
+        "Traceback (most recent call last):",
+        *FRAMES[:2],
+        "RuntimeError: Failed to import transformers.trainer because of the following error (look up to "
+        "see its",
+    )
+    found = explain(*lazy)
+    assert (found.line, str(found.fix).startswith("trl needs 'x' of peft")) == (6, True)
+    assert explain(*lazy[-4:]).message.startswith("RuntimeError: Failed to import transformers.trainer")
+
+
+RECOMPUTED = (
+    "torch.utils.checkpoint.CheckpointError: torch.utils.checkpoint: Recomputed values for the following "
+    "tensors "
+    "have different metadata than during the forward pass.",
+    "tensor at position 3:",
+    "saved metadata: {'shape': torch.Size([4096]), 'dtype': torch.bfloat16}",
+    "recomputed metadata: {'shape': torch.Size([{}]), 'dtype': torch.bfloat16}",
+)
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank0]: "])
+def test_frozen_parameters_that_are_empty_as_they_are_recomputed(prefix: str) -> None:
+    def found(size: str) -> str:
+        return explain(*(prefix + line.replace("[{}]", size) for line in RECOMPUTED)).cause
+
+    assert (found("[0]"), found("[2048]")) == ("versions", "exception")

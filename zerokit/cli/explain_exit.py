@@ -27,10 +27,10 @@ class CodeCommand(Command):
 
 def explain_exit(
     what: Annotated[
-        str,
+        list[str],
         typer.Argument(
             metavar="LOG|CODE",
-            help="The log of a run ('-': standard input), or an exit code such as -9, 137 or SIGBUS.",
+            help="Logs, or folders of them ('-': standard input); or an exit code such as -9 or SIGBUS.",
             show_default=False,
         ),
     ],
@@ -40,24 +40,26 @@ def explain_exit(
     ] = None,
     output_format: OutputFormat = "text",
 ) -> None:
-    """Explain why a run died: the cause first, with its line in the log, then the fix."""
+    """Explain why a run died: the cause first, with its line in the log, then the fix.
+
+    Of the logs of several ranks, one answer is the first cause, and what followed from it.
+    """
     from dataclasses import asdict
 
     from zerokit.documents import is_file
     from zerokit.exits.codes import parse_code
-    from zerokit.exits.explain import explain_code, explain_log
-    from zerokit.exits.log import read_log
+    from zerokit.exits.explain import explain_code
+    from zerokit.exits.several import explain_logs
     from zerokit.reporting.terminal import show
 
     settings = None if recipe is None else _settings(recipe)
-    code = None if is_file(Path(what)) else parse_code(what)
-    log = None if code is not None else read_log(what)
-    found = explain_code(code) if code is not None else explain_log(log, settings) if log else None
-    assert found is not None
+    code = parse_code(what[0]) if len(what) == 1 and not is_file(Path(what[0])) else None
+    found = explain_logs(what, settings) if code is None else explain_code(code)
     if output_format == "json":
-        print_json({"log": None if log is None else log.name, **asdict(found)})
+        names = ("log", "cause", "message", "fix", "line", "text", "also")
+        print_json({name: asdict(found)[name] for name in names})
     else:
-        where = "" if log is None or found.line is None else f"{log.name}:{found.line}: "
+        where = "" if found.line is None else f"{found.log}:{found.line}: "
         show([f"{where}{found.message}"])
         show([f"  what to do: {found.fix}"] if found.fix else [])
         is_shown = found.text is not None and found.message in found.text  # for zerokit's own errors

@@ -69,6 +69,6 @@ def worker_failure(error: BaseException) -> RankError | None:
 def _error(message: str, said: str) -> RankError:
     known = explain_log(Log("stderr", f"RuntimeError: {said}\n"))
     hint = "Set training.dataloader_num_workers to 0, which shows where it fails"
-    if known.cause not in ("exception", "unknown"):
+    if known.cause not in ("exception", "unknown", "loader-worker"):
         hint = f"{known.fix}; or set training.dataloader_num_workers to 0"
     return RankError(message, where=f"rank {read_ranks().rank}", hint=hint)

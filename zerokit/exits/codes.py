@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from zerokit.errors import ZerokitError
+from zerokit.exits.causes import with_advice
 
 
 class Meaning(NamedTuple):
@@ -24,6 +25,8 @@ _TABLE: dict[str, dict[str, dict[str, Any]]] = json.loads(
     Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
 )
 
+PREEMPTED = 75
+"""A run of zerokit that was asked to stop."""
 _READ_LOG = "Read the log above"
 _MOST = 64
 """Signals of Linux."""
@@ -71,4 +74,4 @@ def meaning(code: int) -> Meaning:
         row = _TABLE["codes"].get(str(code), {"message": "the program's own code", "fix": _READ_LOG})
         label = f"exit code {code}"
     found = Meaning(**row)
-    return found._replace(message=f"{label}: {found.message}")
+    return found._replace(message=f"{label}: {found.message}", fix=with_advice(found.fix))

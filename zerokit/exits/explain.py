@@ -7,24 +7,30 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import Any
 
-from zerokit.code_origin import is_installed
 from zerokit.errors import visible
 from zerokit.exits import flight_recorder, gloo, gpu_memory, nccl, tracebacks
 from zerokit.exits.causes import (
+    ADVICE,
     CAUSES,
+    EMPTY_TENSOR,
     EXIT_CODE,
     GLOO_TIMEOUT,
     GPU_TAKEN,
+    LOST_RANK,
     NCCL_TIMEOUT,
     OUT_OF_MEMORY,
     TIME_LIMIT,
+    ZERO_INIT,
     ZEROKIT,
     Weight,
+    with_advice,
 )
-from zerokit.exits.codes import meaning, parse_code, signal_of
+from zerokit.exits.codes import PREEMPTED, meaning, parse_code, signal_of
 from zerokit.exits.gpu_memory import Settings
 from zerokit.exits.killed_rank import killed_ranks
+from zerokit.exits.libraries import where_to_look
 from zerokit.exits.log import Log
 from zerokit.exits.log_lines import is_below_frame, is_quoted
 from zerokit.exits.progress import PROGRESS, attempt, lines_of_progress, most_late, world_size
@@ -49,10 +55,6 @@ _LEVEL_BELOW_ERROR = re.compile(
 _CONTINUES = re.compile(r"\b(?:try|trying|tries|retry|retries|retrying|falling back|skipping|ignoring)\b")
 """Words after the cause: the program continues, unless an exception says them."""
 _EXCEPTION = re.compile(r"(?:Error|Exception)\b: ")
-_VERSION_ERROR = re.compile(
-    r"(?:.{1,200}got an unexpected keyword argument|module '.{1,100}' has no attribute|cannot import name)"
-)
-"""Errors that are typical of incompatible versions of libraries."""
 _STARTED = re.compile(r"^\[.{0,80}\] process \d+ spawned with command: ", re.MULTILINE)
 _EXITED = re.compile(r"^\[.{0,80}\] Process \d+ exits successfully", re.MULTILINE)
 """DeepSpeed's launcher prints these for each rank at its start and its end."""
@@ -66,6 +68,14 @@ _WAIT_ABORT = re.compile(
 )
 """Messages of C++ code that aborts a rank because it waited for another one, or lost it."""
 _HOST_MEMORY = "host-memory"
+_BY_FRAMES = (OUT_OF_MEMORY, GPU_TAKEN, EMPTY_TENSOR, ZERO_INIT, LOST_RANK)
+"""Causes of which the traceback tells more."""
+_ELASTIC = "torch/distributed/elastic/"
+_LOADED_IN_ZERO_INIT: dict[str, Any] = {
+    "message": "from_pretrained() was called inside deepspeed.zero.Init(): it sees weights that are "
+    "already partitioned",
+    "fix": with_advice("That does not work: <NO_ZERO_INIT>"),
+}
 _STOP_SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP")
 """Signals of launchers, schedulers and users, which end a run that another rank has failed."""
 _HANG_HINT = (
@@ -108,6 +118,12 @@ class Explanation:
     """The text of that line."""
     also: tuple[str, ...] = ()
     """Other findings in the log."""
+    log: str | None = None
+    """The name of the log."""
+    weight: Weight = Weight.NOTHING
+    """How close it is to the cause."""
+    offset: int | None = None
+    """Of the line, in the text of the log."""
 
 
 _ENDED_WELL = Explanation("ended-well", "nothing failed: according to its last lines the run ended well")
@@ -122,6 +138,8 @@ class _Event:
     fix: str
     is_in_log: bool = False
     """Whether another line has the reason of an exit code."""
+    end: int = 0
+    """Offset in its last line, if it has several: a program's line and the exception below it."""
 
 
 def explain_code(code: int) -> Explanation:
@@ -144,17 +162,22 @@ def explain_log(log: Log, settings: Settings | None = None) -> Explanation:
     left = _final_events(events, log)
     left = [event for event in left if not _is_late_time_limit(event, left)]
     if all(event.weight in (Weight.GENERAL, Weight.MENTIONED) for event in left) and _has_ended_well(log):
-        return _ENDED_WELL
+        return replace(_ENDED_WELL, log=log.name)
     if not left:
         return _unexplained(log, tuple(_other_findings(events, None, log, settings)))
     root = _FIRST_FAILED.search(text)
 
-    def nearness(event: _Event) -> tuple[Weight, bool, int]:
-        """Among equal events, those of the rank that failed first according to its launcher come first."""
-        rank = _RANK.search(text, *log.bounds(event.offset)) if root is not None else None
-        return event.weight, root is not None and (rank is None or rank[1] != root[1]), event.offset
+    def nearness(event: _Event) -> tuple[Weight, int, bool, int]:
+        """Among equal events, those of the rank that failed first according to its launcher come first.
 
-    first = _with_details(min(left, key=nearness), log, settings)
+        Being asked to stop comes last: it has a reason.
+        """
+        rank = _RANK.search(text, *log.bounds(event.offset)) if root is not None else None
+        is_other = root is not None and (rank is None or rank[1] != root[1])
+        return event.weight, _stop_order(event), is_other, event.offset
+
+    chosen = min(left, key=nearness)
+    first = _with_details(chosen, log, settings)
     line = log.line_at(first.offset)
     begin, end = log.bounds(first.offset)
     rank = _RANK.search(text, begin, end)
@@ -169,10 +192,10 @@ def explain_log(log: Log, settings: Settings | None = None) -> Explanation:
         fix = _FIND_SENDER
     elif first.is_in_log and all(event.cause == EXIT_CODE for event in events):
         fix = _LAUNCHER_LOG
-    hang = _hang_hint(log) if any(f"({name})" in first.message for name in _STOP_SIGNALS) else ""
+    hang = _hang_hint(log) if _is_stop(first) else ""
     also = (
         *(_other_zerokit_errors(first, left, log) if first.cause == ZEROKIT else ()),
-        *_other_findings(events, first.cause, log, settings),
+        *_other_findings(events, chosen.cause, log, settings),
         *(flight_recorder.dumps(text) if first.cause == NCCL_TIMEOUT else ()),
     )
     return Explanation(
@@ -182,6 +205,9 @@ def explain_log(log: Log, settings: Settings | None = None) -> Explanation:
         line,
         _short(text[begin : min(end, begin + 4 * _MAX_WIDTH)].strip()),
         tuple(map(_short, also)),
+        log.name,
+        first.weight,
+        first.offset,
     )
 
 
@@ -252,28 +278,56 @@ def _known_causes(log: Log) -> Iterator[_Event]:
                 if not code:  # it ended well
                     continue
                 message, fix, is_in_log = meaning(code)
-                weight = Weight.KILLED if _kills(code, log) else Weight.LEFT if _is_own_code(code) else weight
+                is_end = code == PREEMPTED or _kills(code, log)
+                weight = Weight.KILLED if is_end else Weight.LEFT if _is_own_code(code) else weight
             elif cause.name == NCCL_TIMEOUT:
                 message, fix = nccl.explain(nccl.waiting_ranks(log.text), world_size(log))
             elif cause.name == GLOO_TIMEOUT and "who" not in groups:
                 message, fix = gloo_timeout or (message, fix)
-            yield _Event(weight, match.start(), cause.name, message, fix, is_in_log)
+            yield _Event(weight, match.start(), cause.name, message, fix, is_in_log, last)
             if cause.name == NCCL_TIMEOUT:  # the first line explains all
                 break
 
 
 def _with_details(event: _Event, log: Log, settings: Settings | None) -> _Event:
     """Add details from the lines around an event. They are slow, so only reported events get them."""
-    if event.cause not in (OUT_OF_MEMORY, GPU_TAKEN):
+    if event.cause not in _BY_FRAMES:
         return event
     begin, end = log.bounds(event.offset)
     above = tracebacks.frames_above(log, begin, log.text[begin : min(end, begin + 4 * _MAX_WIDTH)])
+    if event.cause in (EMPTY_TENSOR, ZERO_INIT):
+        # Under transformers' own ZeRO-3 no weights are initialized in from_pretrained.
+        is_init = event.cause == ZERO_INIT or _has(above, "in _init_weights")
+        is_loading = _has(above, "in from_pretrained") or _has(above, ".from_pretrained(")
+        return replace(event, cause=ZERO_INIT, **_LOADED_IN_ZERO_INIT) if is_init and is_loading else event
+    if event.cause == LOST_RANK:
+        return replace(event, cause="no-meeting", **_of_launcher(above)) if _has(above, _ELASTIC) else event
     if event.cause == GPU_TAKEN:
         pinned = gpu_memory.explain_pinning(above)
         return replace(event, cause="pinned-memory", message=pinned[0], fix=pinned[1]) if pinned else event
     line = log.text[event.offset : min(end, event.offset + 4 * _MAX_WIDTH)]
     message, fix = gpu_memory.explain(line, above, settings)
     return replace(event, message=message, fix=fix)
+
+
+def _has(frames: list[str], words: str) -> bool:
+    return any(words in frame for frame in frames)
+
+
+def _of_launcher(frames: list[str]) -> dict[str, Any]:
+    """Message and fix for a connection that torchrun's or accelerate's launcher lost."""
+    if _has(frames, "exit_barrier"):
+        return {
+            "message": "the ranks of this machine had ended, and its launcher waited in vain for those of "
+            "others",
+            "fix": "See what the other machines printed first",
+        }
+    return {
+        "message": "the launchers of the machines did not meet (in torch elastic's rendezvous): this one "
+        "had not started its "
+        "ranks",
+        "fix": ADVICE["MEETING"],
+    }
 
 
 def _kills(code: int, log: Log) -> bool:
@@ -284,6 +338,15 @@ def _kills(code: int, log: Log) -> bool:
     return name is not None and name not in _STOP_SIGNALS
 
 
+def _is_stop(event: _Event) -> bool:
+    return any(f"({name})" in event.message for name in _STOP_SIGNALS)
+
+
+def _stop_order(event: _Event) -> int:
+    """0 for what no one asked for; a run that knows that it was asked to stop says more than the signal."""
+    return 2 if _is_stop(event) else 1 if event.message == meaning(PREEMPTED).message else 0
+
+
 def _is_own_code(code: int) -> bool:
     """Whether a program chose the code: 1 is that of an exception, 255 that of any ssh failure."""
     return signal_of(code) is None and code not in (1, 255)
@@ -291,7 +354,8 @@ def _is_own_code(code: int) -> bool:
 
 def _exceptions(log: Log, known: list[_Event]) -> Iterator[_Event]:
     """Exceptions in lines without a better explanation."""
-    lines = {log.bounds(event.offset)[0] for event in known if event.weight is not Weight.MENTIONED}
+    better = [event for event in known if event.weight is not Weight.MENTIONED]
+    lines = {log.bounds(offset)[0] for event in better for offset in (event.offset, event.end)}
     for raised in tracebacks.exceptions(log):
         if log.bounds(raised.offset)[0] in lines:
             continue
@@ -300,11 +364,8 @@ def _exceptions(log: Log, known: list[_Event]) -> Iterator[_Event]:
         weight = Weight.GENERAL if raised.is_bare else Weight.EXCEPTION
         weight = Weight.MENTIONED if is_less else weight
         message = f"{raised.kind}: {raised.text}" if raised.text else raised.kind
-        fix = f"Look at {visible(raised.frame)}" if raised.frame else "Read the traceback"
-        fix += f"; it was raised in {visible(raised.library)}" if raised.library else ""
-        if _VERSION_ERROR.match(raised.text) and (raised.library or is_installed(raised.text)):
-            fix += ", which may not suit the version of what it calls: see 'pip check'"
-        yield _Event(weight, raised.offset, "exception", message, fix)
+        message += f" ({raised.where})" if raised.where else ""
+        yield _Event(weight, raised.offset, "exception", message, where_to_look(raised))
 
 
 def _other_zerokit_errors(first: _Event, events: list[_Event], log: Log) -> Iterator[str]:
@@ -320,7 +381,7 @@ def _other_findings(
     events: list[_Event], cause: str | None, log: Log, settings: Settings | None
 ) -> Iterator[str]:
     """The other kinds of lines, each at its first occurrence."""
-    seen = {cause, "lost-rank"}
+    seen = {cause, LOST_RANK}
     for event in sorted(events, key=lambda event: event.offset):
         if event.cause not in seen and event.weight not in (Weight.EXIT, Weight.LEFT):
             seen.add(event.cause)
@@ -344,7 +405,7 @@ def _unexplained(log: Log, also: tuple[str, ...]) -> Explanation:
     last = lines[-1].rpartition("\r")[2].strip()
     if not last:
         return Explanation(
-            "unknown", "the log is empty", "Give the log of the ranks, not only the launcher's"
+            "unknown", "the log is empty", "Give the log of the ranks, not only the launcher's", log=log.name
         )
     end = _end(log)
     exited = _EXITED.search(log.text, end)
@@ -362,6 +423,7 @@ def _unexplained(log: Log, also: tuple[str, ...]) -> Explanation:
         log.line_at(len(log.text.rstrip()) - 1),
         _short(last),
         tuple(map(_short, also)),
+        log.name,
     )
 
 

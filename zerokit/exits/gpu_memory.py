@@ -19,6 +19,7 @@ _FIGURES = {
     "reserved": (r"{} reserved in total by PyTorch",),
 }
 """torch's messages in c10/cuda/CUDACachingAllocator.cpp: today, and before 2.1."""
+_MOST_CHANGES = 3
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,8 @@ def explain(line: str, frames: Sequence[str], settings: Settings | None) -> tupl
     figures = _figures(line)
     asked = _bytes(line, r"Tried to allocate {}")
     message = f"a GPU ran out of memory in {_phase(frames)}: {_shown(asked)} more were requested"
-    if figures:
-        message += ", " + ", ".join(f"{_shown(value)} {name}" for name, value in figures.items())
+    if {"total", "free"} <= figures.keys():
+        message += f", and {_shown(figures['free'])} of {_shown(figures['total'])} were free"
     idle = figures.get("reserved but not allocated")
     if idle is None and "reserved" in figures and "allocated" in figures:
         idle = figures["reserved"] - figures["allocated"]
@@ -55,7 +56,8 @@ def explain(line: str, frames: Sequence[str], settings: Settings | None) -> tupl
             return message, f"Another process holds about {_shown(others)} of it: see nvidia-smi, and end it"
     if idle is not None and asked is not None and idle >= asked:
         return message, (
-            "Enough is reserved, but fragmented: set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; "
+            f"{_shown(idle)} are reserved, but fragmented: set "
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; "
             "then " + _changes(frames, settings)
         )
     changes = _changes(frames, settings)
@@ -80,7 +82,7 @@ def explain_pinning(frames: Sequence[str]) -> tuple[str, str] | None:
 
 
 def _changes(frames: Sequence[str], settings: Settings | None) -> str:
-    """Changes, cheapest first."""
+    """The changes to try first, cheapest first."""
     own = settings or Settings(micro_batch_size=2)
     changes = []
     at = "".join(frames)
@@ -102,7 +104,8 @@ def _changes(frames: Sequence[str], settings: Settings | None) -> str:
     if not own.offloads_optimizer:
         changes.append("offload_optimizer to the CPU")
     changes.append("shorter sequences, or more or larger GPUs")
-    return f"try in this order: {'; '.join(changes)}; 'zerokit estimate' shows beforehand whether it fits"
+    words = "; ".join(changes[:_MOST_CHANGES])
+    return f"try in this order: {words}. 'zerokit estimate' shows beforehand whether it fits"
 
 
 def _phase(frames: Sequence[str]) -> str:

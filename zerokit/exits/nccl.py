@@ -26,6 +26,13 @@ A group's GUID, or its number without one, is equal on all its ranks; its ID is 
 """
 _RANK_PREFIX = re.compile(r"\[rank(\d{1,7})\]:[^\n]*$")
 """The rank prefix; a rank number within the line counts within its group."""
+_GATHER = "_ALLGATHER_BASE"
+"""The call with which ZeRO-3 gathers the weights of a module; other code may use it, too."""
+_OTHER_MODULES = (
+    ". If this is ZeRO-3, the ranks mostly ran different modules: text only on one and images on another, or "
+    "other experts. Run each module on all ranks (with a dummy input), or declare them with "
+    "deepspeed.utils.set_z3_leaf_modules"
+)
 MOST_RANKS = 8
 """Maximum number of ranks to list."""
 
@@ -92,6 +99,7 @@ def explain(ranks: list[Waiting], world_size: int | None) -> tuple[str, str]:
         size = f", {int(elements):,} elements" if elements else ""
         parts.append(f"{format_ranks(those)} waited in {call or 'a collective'} (number {number}{size})")
     message = f"timeout after {format_seconds(ranks[0].limit_seconds)}: {'; '.join(parts)}"
+    gathers = _OTHER_MODULES if any(one.call == _GATHER for one in ranks) else ""
     if len({one.group for one in ranks if one.group is not None}) > 1:
         return (
             f"{message}; they belong to different process groups, and each group counts its own collectives",
@@ -102,17 +110,18 @@ def explain(ranks: list[Waiting], world_size: int | None) -> tuple[str, str]:
     if len({number for number, call, _ in calls if call}) < sum(call is not None for _, call, _ in calls):
         return f"{message}; they made different calls", (
             "A line runs on some ranks only (if rank == 0, an unused expert, a save): look for it at "
-            "that call; 'zerokit rehearse' names both lines"
+            f"that call; 'zerokit rehearse' names both lines{gathers}"
         )
     if len(numbers) > 1:
         behind = format_ranks([one.rank for one in ranks if one.number == min(numbers)])
         return f"{message}; {behind} fell behind", (
             f"Check what {behind} did then: one batch less, a longer one, a save, a slow disk; 'py-spy dump' "
-            "of a hanging run shows the line"
+            f"of a hanging run shows the line{gathers}"
         )
     if absent:
         return f"{message}; {format_ranks(sorted(absent))} did not reach it", (
             f"See what {format_ranks(sorted(absent))} printed first; if nothing, 'dmesg -T' of its machine"
+            f"{gathers}"
         )
     link = "Find the link with NCCL_DEBUG=WARN; select it with NCCL_SOCKET_IFNAME or NCCL_IB_HCA"
     if ranks[0].number == 1:
@@ -120,7 +129,8 @@ def explain(ranks: list[Waiting], world_size: int | None) -> tuple[str, str]:
     slow = "If a rank is only slow (tokenizing, saving), raise ddp_timeout"
     if world_size is None or any(one.call is None for one in ranks):
         return f"{message}; the log does not say whether other ranks are missing", (
-            f"Pass the logs of all ranks. {slow}. If all reached it, the link is broken or slow. {link}"
+            f"Pass the logs of all ranks{gathers}. {slow}. If all reached it, the link is broken or slow. "
+            f"{link}"
         )
     return message, f"All reached the same call, so the link is broken or slow. {link}. {slow}"
 

@@ -29,15 +29,31 @@ _ALONE = re.compile(
     r"(?:: (?P<text>.*)|:)?$"
 )
 _LEVEL = re.compile(r"\b(?:WARN(?:ING)?|INFO|DEBUG|NOTICE)\b")
+_ORIGINAL = "Original "
+"""torch.utils.data prints it before the traceback of a worker, below the exception that passes it on."""
+_PASSED_ON = re.compile(r"Caught \w{1,80} (?P<where>in [\w -]{1,80})\.\s*$")
+_OF_POOL = '"""'
+"""multiprocess prints it around the traceback of a worker process, which it then raises again."""
+_OF_RAY = re.compile(r"\bray::[\w.<>]{1,200}\(\) \(pid=\d")
+"""ray's name of the process whose frames and exception follow."""
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _SURVIVED = re.compile(r"Exception ignored (?:in|while)|Exception in thread |--- Logging error ---")
 """Above a traceback after which the process goes on."""
-_FRAME = re.compile(r'File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,8})')
+_FRAME = re.compile(
+    r'File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,8})(?:, in (?P<function>[\w<>.]{1,200}))?'
+)
+_READS = ("__getattr__", "__getattribute__")
+"""Functions that raise for the line that reads an attribute."""
+_IMPORT_FAILED = re.compile(r"Failed to import [\w.]{1,200} because of the following error")
+"""transformers' message about an exception above it."""
 _OF_TRACEBACKS = ("    ", "\t", "╰")
 """Starts of the line above an exception: source code, or the end of rich's box."""
 _OF_TORCH = "[rank"
 """torch starts each line of the exception that ends a rank with it."""
-_OF_LAUNCHERS = ("SystemExit", "ChildFailedError", "KeyboardInterrupt", "SignalException")
+_OF_LAUNCHERS = (
+    *("SystemExit", "ChildFailedError", "KeyboardInterrupt", "SignalException"),
+    *("ProcessRaisedException", "RemoteTraceback", "_RemoteTraceback"),
+)
 
 
 @dataclass(frozen=True)
@@ -52,11 +68,15 @@ class Raised:
     frame: str | None
     """The innermost line outside of libraries: ``/w/train.py:7``."""
     library: str | None
-    """The innermost line, if it is in an installed library: ``deepspeed/runtime/engine.py:9``."""
+    """The innermost line of an installed library below `frame`: ``deepspeed/runtime/engine.py:9``."""
     is_survived: bool
     """Whether the process went on: an exception in a destructor, or one that was handled before another."""
     is_bare: bool = False
     """Whether it is a single line, as programs print for handled exceptions."""
+    where: str = ""
+    """The process that raised it, if another one printed it: ``in DataLoader worker process 0``."""
+    callers: tuple[str, ...] = ()
+    """The libraries between `frame` and `library`, outermost first, each once."""
 
 
 def exceptions(log: Log) -> Iterator[Raised]:
@@ -85,11 +105,12 @@ def exceptions(log: Log) -> Iterator[Raised]:
 def _below(log: Log, offset: int) -> Raised | None:
     """The exception at the end of the traceback that starts at an offset."""
     begin, _ = log.bounds(offset)
-    prefix = log.text[begin:offset]
+    prefix = log.text[begin:offset].removesuffix(_ORIGINAL)
     if len(prefix) > WIDEST_PREFIX:
         return None
     above = next((line for _, line in log.lines_above(begin, 2) if line.strip()), "")
-    frame, library, source = None, None, ""
+    passed_on = _PASSED_ON.search(above) if len(prefix) < offset - begin else None
+    frames, source = _Frames(), ""
     is_own = beginning(prefix)
     for at, line in log.lines_from(offset, _MOST_FRAMES):
         if at == begin or not is_own(line):
@@ -100,7 +121,7 @@ def _below(log: Log, offset: int) -> Raised | None:
             if found is None:
                 source = rest.strip() if rest.strip(" ^~\t") else source
             else:
-                frame, library = _own(found) or frame, _library(found)
+                frames.add(found)
             continue
         raised = _RAISED.match(rest[:2000])
         if raised is None:
@@ -109,9 +130,51 @@ def _below(log: Log, offset: int) -> Raised | None:
             return None
         kind = raised["kind"].rpartition(".")[2]
         text = raised["text"] or _next(log, at, prefix) or (source if kind == "AssertionError" else "")
-        is_survived = _SURVIVED.search(above) is not None or is_chained(log, at, prefix)
-        return Raised(at, kind, text, frame, library, is_survived)
+        is_handled = is_chained(log, at, prefix) and not (_OF_POOL in above or _is_import(log, at))
+        is_repeated = any(words.search(text) for words in (_PASSED_ON, _IMPORT_FAILED, _OF_RAY))
+        is_survived = _SURVIVED.search(above) is not None or is_handled or is_repeated
+        return Raised(
+            *(at, kind, text, frames.own, frames.library, is_survived),
+            where=passed_on["where"] if passed_on else "",
+            callers=frames.callers(),
+        )
     return None
+
+
+def _is_import(log: Log, offset: int) -> bool:
+    """Whether the exception below another one only says that a module could not be imported."""
+    return any(_IMPORT_FAILED.search(line) for _, line in log.lines_from(offset, _MOST_FRAMES))
+
+
+class _Frames:
+    """What the frames of a traceback, outermost first, say about where it was raised."""
+
+    def __init__(self) -> None:
+        self.own: str | None = None
+        """The innermost line outside of libraries."""
+        self._below: list[str] = []
+        """Lines of installed libraries below it."""
+
+    def add(self, frame: re.Match[str]) -> None:
+        if frame["function"] in _READS:
+            return
+        if (own := _own(frame)) is not None:
+            self.own, self._below = own, []
+        elif (library := _library(frame)) is not None:
+            self._below.append(library)
+
+    @property
+    def library(self) -> str | None:
+        return self._below[-1] if self._below else None
+
+    def callers(self) -> tuple[str, ...]:
+        names = dict.fromkeys(map(package, self._below))
+        return tuple(name for name in names if name != package(self._below[-1]))
+
+
+def package(file: str) -> str:
+    """The package of a file below site-packages."""
+    return re.split(r"[/:]", file)[0].removesuffix(".py")
 
 
 def _alone(log: Log, begin: int, line: str) -> Raised | None:
@@ -126,20 +189,24 @@ def _alone(log: Log, begin: int, line: str) -> Raised | None:
     text = raised["text"] or _next(log, begin, prefix)
     if not (text or is_below) or is_quoted(log, begin, line) or is_chained(log, begin, prefix):
         return None
-    frame = library = innermost = None
+    above_it: list[re.Match[str]] = []
     right_above = ""
     for _, above in log.lines_above(begin, 40):
         if is_own(above):
             right_above = right_above or above[len(prefix) :]
             found = _FRAME.search(above[:1000])
             if found is not None:
-                library = library if innermost else _library(found)
-                frame, innermost = _own(found), found
-        if frame is not None or _TRACEBACK.search(above):
+                above_it.insert(0, found)
+        if (above_it and _own(above_it[0]) is not None) or _TRACEBACK.search(above):
             break
+    frames = _Frames()
+    for found in above_it:
+        frames.add(found)
     is_logged = not is_below and _LEVEL.search(prefix) is not None
     is_bare = not (is_below or right_above.startswith(_OF_TRACEBACKS) or _OF_TORCH in prefix)
-    return Raised(begin, raised["kind"].rpartition(".")[2], text, frame, library, is_logged, is_bare)
+    kind = raised["kind"].rpartition(".")[2]
+    place = (frames.own, frames.library)
+    return Raised(begin, kind, text, *place, is_logged, is_bare, callers=frames.callers())
 
 
 def frames_above(log: Log, begin: int, line: str) -> list[str]:

@@ -16,9 +16,12 @@ from typing import Any
 
 OUT_OF_MEMORY = "cuda-out-of-memory"
 GPU_TAKEN = "gpu-taken"
+EMPTY_TENSOR = "empty-tensor"
+LOST_RANK = "lost-rank"
 NCCL_TIMEOUT = "nccl-timeout"
 TIME_LIMIT = "time-limit"
 GLOO_TIMEOUT = "collective-timeout"
+ZERO_INIT = "zero-init"
 ZEROKIT = "zerokit"
 EXIT_CODE = "exit-code"
 
@@ -29,6 +32,11 @@ def _load(name: str) -> Any:
 
 ADVICE: dict[str, str] = _load("advice")
 """Text that several fixes share."""
+
+
+def with_advice(fix: str) -> str:
+    """A fix with the shared text that it names."""
+    return re.sub(r"<([A-Z_]+)>", lambda name: ADVICE[name[1]], fix)
 
 
 class Weight(IntEnum):
@@ -51,6 +59,8 @@ class Weight(IntEnum):
     """Words of a cause in a line that is no error: a warning, or a retry."""
     EXIT = 8
     """A launcher saw that something failed."""
+    NOTHING = 9
+    """No line says that anything failed."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +76,7 @@ class Cause:
 
 
 _TOPICS = (
+    "versions",
     "schedulers",
     "gpus",
     "hosts",
@@ -81,8 +92,8 @@ _TOPICS = (
 def _rows() -> Iterator[Cause]:
     for topic in _TOPICS:
         for row in _load(topic)["causes"]:
-            fix = re.sub(r"<([A-Z_]+)>", lambda name: ADVICE[name[1]], row["fix"])
             weight = Weight[row.get("weight", "cause").upper()]
+            fix = with_advice(row["fix"])
             yield Cause(row["name"], row["message"], fix, tuple(map(re.compile, row["patterns"])), weight)
 
 

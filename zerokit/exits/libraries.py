@@ -1,0 +1,142 @@
+"""Exceptions that a library raised about what another one gave it: versions, or a defect, not the script."""
+
+from __future__ import annotations
+
+import re
+
+from zerokit.code_origin import is_in_library
+from zerokit.errors import visible
+from zerokit.exits.tracebacks import Raised, package
+
+_MISSING_NAME = re.compile(
+    r"cannot import name '(?P<name>[^']{1,100})' from '(?P<module>[\w.]{1,200})' \((?P<path>[^)]{1,400})\)"
+    r"|module '(?P<module_2>[\w.]{1,200})' has no attribute '(?P<name_2>\w{1,100})'"
+)
+_MISSING_MODULE = re.compile(r"No module named '(?P<module>[\w.-]{1,200})'")
+_CIRCULAR = re.compile(r"partially initialized module '(?P<module>[\w.]{1,200})'")
+_MISSING_ATTRIBUTE = re.compile(
+    r"(?:type object )?'(?P<owner>\w{1,100})' (?:object )?has no attribute '(?P<name>\w{1,100})'"
+)
+_CALL = re.compile(
+    r"(?P<name>[\w.<>]{1,200})\(\) (?P<how>got an unexpected keyword argument '\w{1,100}'"
+    r"|got multiple values for [a-z ]{0,20}argument '\w{1,100}'"
+    r"|missing \d{1,3} required (?:positional|keyword-only) arguments?: .{1,200}"
+    r"|takes (?:from )?\d{1,3} (?:to \d{1,3} )?positional arguments? but \d{1,3} (?:was|were) given)"
+)
+_OF_PYTHON = frozenset(
+    [
+        *(
+            "NoneType",
+            "bool",
+            "int",
+            "float",
+            "complex",
+            "str",
+            "bytes",
+            "list",
+            "tuple",
+            "dict",
+            "set",
+            "slice",
+        ),
+        *("frozenset", "function", "method", "module", "generator", "builtin_function_or_method", "type"),
+        *("object", "property", "coroutine", "ellipsis", "range"),
+    ]
+)
+"""Classes of values that any caller may have given."""
+_STATES = ("KeyError", "IndexError", "AttributeError", "UnboundLocalError", "NameError")
+"""Exceptions about a state that a library did not expect; others explain themselves."""
+
+
+def where_to_look(raised: Raised) -> str:
+    """What to do about an exception without a better explanation."""
+    frame = visible(raised.frame) if raised.frame else None
+    look = f"Look at {frame}" if frame else "Read the traceback"
+    if raised.library is None:
+        advice = _script_import(raised)
+        return f"{look}; {advice}" if advice else look
+    at = visible(raised.library)
+    advice = _because(raised, package(raised.library))
+    if advice is None:
+        return f"{look}; it was raised in {at}"
+    callers = f", called by {', '.join(map(visible, raised.callers))}" if raised.callers else ""
+    led = f". The script led there at {frame}" if frame else ""
+    return f"{advice}. It was raised in {at}{callers}{led}"
+
+
+def _because(raised: Raised, library: str) -> str | None:
+    """What an exception inside a library says about versions; None if it says nothing."""
+    text, kind = raised.text, raised.kind
+    if (advice := _missing(text, library)) is not None:
+        return advice
+    unfit = (
+        f"the versions of two libraries do not fit, or one has a defect: try another release of {library} "
+        "('pip list', 'pip check')"
+    )
+    attribute, call = _MISSING_ATTRIBUTE.match(text), _CALL.match(text)
+    if kind == "AttributeError" and attribute is not None and attribute["owner"] not in _OF_PYTHON:
+        owner = attribute["owner"]
+        return f"{library} expects '{attribute['name']}' of {owner}. If {owner} is no class of yours, {unfit}"
+    if kind == "TypeError" and call is not None:
+        name = call["name"].rpartition(".")[2]
+        if name == "forward":
+            return (
+                "The model does not accept what its caller passes: a column of the batch, or an argument of "
+                "another version than that of the model's code"
+            )
+        return (
+            f"{library} calls {call['name']}() in a way that it does not accept. If you wrote {name}(), "
+            "give it "
+            f"the arguments that {library} passes; else {unfit}"
+        )
+    if kind in _STATES or (kind == "AssertionError" and text.startswith("assert")) or not text:
+        return (
+            f"{library} met a state that it does not expect: an input that it cannot use, versions that "
+            "do not "
+            f"fit, or a defect. Search the issues of {library} for this line"
+        )
+    return None
+
+
+def _missing(text: str, library: str) -> str | None:
+    """What a missing module or name means for the library that imports it."""
+    if (found := _MISSING_MODULE.search(text)) is not None:
+        whole, top = found["module"], found["module"].partition(".")[0]
+        if whole == top:
+            return f"{library} needs the module '{top}': install its package for this Python"
+        return _unfit(library, top, f"the module '{whole}'")
+    if _CIRCULAR.search(text) is not None or (found := _MISSING_NAME.search(text)) is None:
+        return None
+    if _is_own(found["path"]):
+        return f"{visible(found['path'])} has the name of a library's module: rename it"
+    module, name = found["module"] or found["module_2"], found["name"] or found["name_2"]
+    return _unfit(library, module.partition(".")[0], f"'{name}' of {module}")
+
+
+def _is_own(path: str | None) -> bool:
+    """Whether a module that Python imported is the user's; it is unknown for some."""
+    return path is not None and "/" in path and not is_in_library(path.replace("\\", "/"))
+
+
+def _unfit(library: str, other: str, what: str) -> str:
+    if library == other:
+        return (
+            f"{library} does not find {what}, its own: files of two versions are mixed, or "
+            "a compiled part is missing. Reinstall it: pip install --force-reinstall --no-deps "
+            f"{library}==VERSION"
+        )
+    return (
+        f"{library} needs {what}, which the installed {other} does not have: their versions do not fit. "
+        "Update "
+        "the older of the two ('pip list', 'pip check')"
+    )
+
+
+def _script_import(raised: Raised) -> str | None:
+    """What an import that fails in the script itself says about versions."""
+    if (found := _CIRCULAR.search(raised.text)) is not None:
+        return f"if a file of yours has the name of the module '{found['module']}', rename it"
+    if (found := _MISSING_NAME.search(raised.text)) is not None and not _is_own(found["path"]):
+        other = (found["module"] or found["module_2"]).partition(".")[0]
+        return f"the installed {other} does not have it: it may have been moved or removed in another version"
+    return None
