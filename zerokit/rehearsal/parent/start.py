@@ -181,19 +181,22 @@ def _of_all_ranks(
         (report,) = reports.values()
     else:
         report = combine(reports, rehearsed.roles)
-    _check_trained(list(reports.values()), script)
+    _check_trained(list(reports.values()), script, next(iter(rehearsed.recordings.values())).facts.hint)
     report = on_nodes(report, cluster)
     fullest = max(reports.values(), key=lambda one: one.device.peak_bytes)
     return report, report.model_copy(update={"device": fullest.device})
 
 
-def _check_trained(reports: list[RehearsalReport], script: str) -> None:
-    """Refuse a verdict on a script that has done nothing, or that trains and ended before its first step."""
+def _check_trained(reports: list[RehearsalReport], script: str, hint: str | None) -> None:
+    """Refuse a verdict on a script that has done nothing, or that trains and ended before its first step.
+
+    `hint` may be the reason of the former.
+    """
     if not any(one.steps or one.run.ds_config is not None or one.device.peak_bytes for one in reports):
         raise ZerokitError(
             "the script ended without training",
             where=script,
-            hint="Pass the arguments that start training",
+            hint=hint or "Pass the arguments that start training",
         )
     idle = [report.run.idle_micro_steps for report in reports if report.fit.verdict != "does not fit"]
     if not idle or None in idle or idle[0] is None:

@@ -87,14 +87,13 @@ def run_in(rank: VirtualRank, job: RehearsalJob) -> WorkerExit:
         failure = error
     ending = FAILED if failure else STEPS_DONE if rank.steps.stopped else SCRIPT_ENDED
     rank.end(ending)
-    limit, hint = limit_of(failure, rank.suppressed.left_out), None
+    limit, hint = limit_of(failure, rank.suppressed.left_out), hint_for(failure)
     # Before the recording is saved, which may fail: a full disk never hides why a script failed.
     if isinstance(failure, SystemExit):
         if isinstance(failure.code, str):
             print(failure.code, file=sys.stderr)  # as Python does
     elif failure is not None and not isinstance(limit, RehearsalGap):
         _print_traceback(failure)
-        hint = hint_for(failure)
     if limit is None:
         _save_recording(job, rank, hint)
     if failure is None:
