@@ -30,7 +30,7 @@ from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.stand_ins.from_pretrained import CHECKPOINT
 from zerokit.rehearsal.stand_ins.nvml import NVMLNotSupportedError
 from zerokit.rehearsal.stand_ins.package_imports import stands_in_for
-from zerokit.rehearsal.stand_ins.packages import REFUSED
+from zerokit.rehearsal.stand_ins.packages import REFUSED, is_folder_without_code
 from zerokit.rehearsal.watching.hub_files import NotFetched, Repository, requested_of
 from zerokit.rehearsal.watching.suppressed_writes import not_written
 
@@ -366,14 +366,20 @@ def _not_importable(error: ImportError) -> tuple[str, str]:
     elif package in sys.stdlib_module_names:
         what = f"the script imports what Python {platform.python_version()} does not have"
         hint = "Rehearse with the Python that the script was written for, or that the cluster has"
-    elif installed != "0":
+    elif installed != "0" and _is_code(package):
         what = f"the script imports what {package} {installed} does not have"
         hint = f"Install the {package} that the script was written for, or that the cluster has; {needed}"
-    elif isinstance(error, ModuleNotFoundError):
+    elif isinstance(error, ModuleNotFoundError) or (package and not _is_code(package)):
         what = "the script imports what is not installed in this environment"
     elif _NO_NAME.match(str(error)):
         what = "the script imports what the packages do not have in this environment"
     return f"{what} ({_type_and_line(error)})", hint
+
+
+def _is_code(package: str) -> bool:
+    """Whether an imported package is more than a folder without code."""
+    spec = getattr(sys.modules.get(package), "__spec__", None)
+    return spec is None or not is_folder_without_code(spec)
 
 
 def _type_and_line(error: BaseException) -> str:
