@@ -33,6 +33,7 @@ from zerokit.rehearsal.stand_ins.package_imports import stands_in_for
 from zerokit.rehearsal.stand_ins.packages import REFUSED, is_folder_without_code
 from zerokit.rehearsal.watching.hub_files import NotFetched, Repository, requested_of
 from zerokit.rehearsal.watching.suppressed_writes import not_written
+from zerokit.rehearsal.watching.zero_init import advice_on_zero_init
 
 _GAP = "zerokit cannot stand in for"
 """What native/dispatch.cpp reports of an operator."""
@@ -122,7 +123,7 @@ _UNEXPECTED = (TypeError, ValueError, AttributeError, LookupError)
 
 def hint_for(failure: BaseException | None) -> str | None:
     """What to do if the script failed, or ended without training; None if nothing is known."""
-    known = None if failure is None else _advice_of_log(failure)
+    known = None if failure is None else advice_on_zero_init(failure) or _advice_of_log(failure)
     return known or rank_context().state(NotFetched).hint()
 
 
@@ -320,8 +321,10 @@ def _not_compatible(error: BaseException) -> tuple[str, str] | None:
     """
     text = _first_line(str(error))
     is_of_a_library = isinstance(error, OSError) and "undefined symbol" in text
-    if isinstance(error, ZerokitError) or not (
-        is_of_a_library or isinstance(error, RuntimeError | AttributeError | TypeError)
+    if (
+        isinstance(error, ZerokitError)
+        or advice_on_zero_init(error)
+        or not (is_of_a_library or isinstance(error, RuntimeError | AttributeError | TypeError))
     ):
         return None
     shadowed = error.obj if isinstance(error, AttributeError) else None

@@ -42,6 +42,7 @@ from zerokit.rehearsal.watching.reading import Reading
 from zerokit.rehearsal.watching.steps import Steps, Traffic
 from zerokit.rehearsal.watching.suppressed_writes import SuppressedWrites
 from zerokit.rehearsal.watching.watcher import Events
+from zerokit.rehearsal.watching.zero_init import ZeroInit
 from zerokit.reporting.categories import Category
 from zerokit.reporting.phases import RUN_PHASES, RunPhase
 
@@ -124,7 +125,9 @@ class VirtualRank:
         )
         self.evaluation = EvaluationWatcher(backend, self.batches)
         # A step ends once it is over and out of its phase.
-        self.events.add(HubFiles(), self.suppressed, self.labels, Phases(backend, self.events), recomputing)
+        self.events.add(
+            HubFiles(), ZeroInit(), self.suppressed, self.labels, Phases(backend, self.events), recomputing
+        )
         self.events.add(self.batches, self.evaluation, self.traffic, self.steps, self.overriding)
         if time is not None:
             self.events.add(time)
