@@ -49,6 +49,18 @@ def test_a_step_is_what_updates_the_parameters_once(way: str, states: int, tmp_p
     assert max(held) == MATRICES + states + INPUTS + 2 * WORKSPACE
 
 
+@pytest.mark.parametrize(("size", "batch"), [(8, 2), (2, 8)])
+def test_ranks_that_share_a_sequence_are_not_counted_as_data_parallel(
+    size: int, batch: int, tmp_path: Path
+) -> None:
+    changes = (f"train_batch_size={batch}", "gradient_accumulation_steps=1")
+    given = [word for change in changes for word in ("--ds-config-override", change)]
+    given += ["--num-gpus", 8, "--format", "json", SCRIPTS / "sequence_parallel.py", "--size", size]
+    report = rehearse(*given, cwd=tmp_path, forked=True).report
+    assert report["run"]["ds_config"]["train_batch_size"] == batch
+    assert [one for one in report["ds_config_findings"] if one["severity"] == "error"] == []
+
+
 def test_inputs_of_checkpointed_layers_go_as_soon_as_they_were_computed_again(tmp_path: Path) -> None:
     report = _run("checkpointed", iterations=9, cwd=tmp_path).report
     assert report["steps"] == 2

@@ -84,8 +84,11 @@ def rehearse_and_report(
     except ScriptError:
         recording = saved_recording(job)
         if recording is not None:
-            used = recording.facts.refused_ds_config or recording.facts.ds_config
-            for found in config_findings(used, cluster):  # an error may be the reason
+            facts = recording.facts
+            used = facts.refused_ds_config or facts.ds_config
+            for found in config_findings(
+                used, cluster, facts.data_parallel_ranks
+            ):  # an error may be the reason
                 if found.severity == "error":
                     note(str(found))
             drawings.write(recording, analyse(recording, job), job.device.total_bytes)
@@ -93,7 +96,8 @@ def rehearse_and_report(
     recordings, reports = _reports(rehearsed, job)
     untimed = drawings.write(recordings[job.rank], reports[job.rank], job.device.total_bytes)
     report, fullest = _of_all_ranks(reports, rehearsed, cluster, job.script)
-    update = {"ds_config_findings": config_findings(report.run.ds_config, cluster)}
+    ranks = recordings[job.rank].facts.data_parallel_ranks
+    update = {"ds_config_findings": config_findings(report.run.ds_config, cluster, ranks)}
     report = report.model_copy(update={**update, "warnings": [*report.warnings, *untimed]})
     if advise or (advise is None and report.fit.verdict == "does not fit"):
         # A step of ranks that wait for each other is not comparable to a step of one rank alone.
@@ -105,11 +109,14 @@ def rehearse_and_report(
     return report
 
 
-def config_findings(ds_config: Mapping[str, Any] | None, cluster: Cluster) -> list[ConfigFinding]:
+def config_findings(
+    ds_config: Mapping[str, Any] | None, cluster: Cluster, data_parallel_ranks: int | None = None
+) -> list[ConfigFinding]:
     """Errors and warnings about the config that DeepSpeed read, in its order; empty without an engine."""
     if ds_config is None:
         return []
-    report = check_config(ds_config, Run(target="deepspeed", cluster=cluster))  # with all values filled
+    run = Run(target="deepspeed", cluster=cluster, data_parallel_ranks=data_parallel_ranks)
+    report = check_config(ds_config, run)  # with all values filled
     return [
         ConfigFinding(
             rule=finding.rule,

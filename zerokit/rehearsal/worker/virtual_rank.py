@@ -186,6 +186,7 @@ class VirtualRank:
                 elapsed_seconds=perf_counter() - self.started,
                 ds_config=self.overriding.ds_config,
                 refused_ds_config=self.overriding.refused,
+                data_parallel_ranks=self.overriding.data_parallel_ranks,
                 requested_steps=self.batches.steps or None,
                 stopped_after_steps=steps.completed if steps.stopped else None,
                 idle_micro_steps=_idle_micro_steps(self),
