@@ -61,6 +61,44 @@ def test_ranks_that_share_a_sequence_are_not_counted_as_data_parallel(
     assert [one for one in report["ds_config_findings"] if one["severity"] == "error"] == []
 
 
+UNEVEN = """
+import os, sys, torch, torch.distributed as dist
+dist.init_process_group("nccl")
+rank, world = dist.get_rank(), dist.get_world_size()
+mine, expected = list(range(10))[rank::world], int(sys.argv[2])
+if sys.argv[1] == "objects":
+    parts = [None] * world if rank == 0 else None
+    dist.gather_object(mine, parts, dst=0)
+    total = sum(map(len, parts)) if rank == 0 else expected
+else:
+    count = torch.tensor([len(mine)], device="cuda")
+    dist.all_reduce(count)
+    total = int(count)
+if total != expected:
+    raise RuntimeError(f"{total} results of {expected} items")
+weight = torch.nn.Parameter(torch.ones(64, device="cuda"))
+optimizer = torch.optim.AdamW([weight])
+for _ in range(2):
+    weight.sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("how", ["objects", "counts"])
+@pytest.mark.parametrize("expected", [10, 11])
+def test_what_ranks_hold_of_uneven_shards_is_their_own(how: str, expected: int, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(UNEVEN, encoding="utf-8")
+    given = ("--num-gpus", 4, "--format", "json", "train.py", how, expected)
+    done = rehearse(*given, cwd=tmp_path, forked=True)
+    assert done.err.count("train.py fails on values of ranks that were not rehearsed: again, with all 4") == 1
+    if expected == 10:  # as on four ranks of gloo
+        assert done.report["steps"] == 2
+        assert "Traceback" not in done.err
+    else:
+        assert done.code == 2
+        assert "RuntimeError: 10 results of 11 items" in done.err
+
+
 def test_inputs_of_checkpointed_layers_go_as_soon_as_they_were_computed_again(tmp_path: Path) -> None:
     report = _run("checkpointed", iterations=9, cwd=tmp_path).report
     assert report["steps"] == 2

@@ -19,6 +19,7 @@ from zerokit.rehearsal.native.build import built_library
 from zerokit.rehearsal.parent.advice import advise as rehearse_changes
 from zerokit.rehearsal.parent.processes import (
     ExplainedError,
+    NeedsEveryRankError,
     Output,
     ScriptError,
     run_workers,
@@ -26,7 +27,7 @@ from zerokit.rehearsal.parent.processes import (
 )
 from zerokit.rehearsal.ranks.exchange import prepare_exchange_of_change
 from zerokit.rehearsal.ranks.role_watch import RoleWatch
-from zerokit.rehearsal.ranks.roles import MOST_RANKS, Roles
+from zerokit.rehearsal.ranks.roles import MOST_RANKS, Roles, request_every_rank
 from zerokit.rehearsal.recording import Recording
 from zerokit.rehearsal.report.analysis import analyse
 from zerokit.rehearsal.report.combination import combine, on_nodes
@@ -86,10 +87,8 @@ def rehearse_and_report(
         if recording is not None:
             facts = recording.facts
             used = facts.refused_ds_config or facts.ds_config
-            for found in config_findings(
-                used, cluster, facts.data_parallel_ranks
-            ):  # an error may be the reason
-                if found.severity == "error":
+            for found in config_findings(used, cluster, facts.data_parallel_ranks):
+                if found.severity == "error":  # which may be the reason
                     note(str(found))
             drawings.write(recording, analyse(recording, job), job.device.total_bytes)
         raise
@@ -146,7 +145,24 @@ def rehearse_roles(
     if alone or first.exchange_folder is None:
         recordings, files = run_workers([first], output=output, timeout=timeout, stop=stop)
         return RehearsedRanks({first.rank: recordings[0]}, files=files)
-    watch = RoleWatch(Path(first.exchange_folder), first.num_gpus)
+    try:
+        return _rehearse_roles(first, Path(first.exchange_folder), output, timeout, stop)
+    except NeedsEveryRankError:
+        if output is not Output.DROPPED:
+            ranks = quantity(first.num_gpus, "rank")
+            note(f"{first.script} fails on values of ranks that were not rehearsed: again, with all {ranks}")
+        request_every_rank(Path(first.exchange_folder))
+        return _rehearse_roles(first, Path(first.exchange_folder), output, timeout, stop)
+
+
+def _rehearse_roles(
+    first: RehearsalJob,
+    exchange: Path,
+    output: Output,
+    timeout: float | None,
+    stop: threading.Event | None,
+) -> RehearsedRanks:
+    watch = RoleWatch(exchange, first.num_gpus)
     ranks = list(watch.update_roles())
 
     def more() -> Iterator[RehearsalJob]:

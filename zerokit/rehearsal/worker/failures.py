@@ -502,6 +502,12 @@ def _raises(trace: TracebackType) -> bool:
     return found is not None and found.opname in ("RAISE_VARARGS", "RERAISE")
 
 
+def is_deliberate(error: BaseException) -> bool:
+    """Whether a `raise` of the script's own made it."""
+    trace = _innermost(error)
+    return trace is not None and is_of_script(trace.tb_frame.f_code.co_filename) and _raises(trace)
+
+
 def _objects_of_line(error: BaseException) -> Iterator[Any]:
     """Objects that the line names at which Python raised `error`, and those that its variables come from.
 
