@@ -349,7 +349,10 @@ def test_why_a_script_failed_is_printed_though_its_results_cannot_be_written(
     monkeypatch.setattr(worker, "_run_script", lambda _: {}["best"])
     monkeypatch.setattr(worker, "_save_recording", fail)
     rank: Any = SimpleNamespace(
-        steps=SimpleNamespace(stopped=False), suppressed=SimpleNamespace(left_out={}), end=lambda _: None
+        steps=SimpleNamespace(stopped=False),
+        suppressed=SimpleNamespace(left_out={}),
+        exchange=SimpleNamespace(substituted=0),
+        end=lambda _: None,
     )
     job: Any = None
     with pytest.raises(OSError, match="disk full"):
@@ -375,6 +378,14 @@ def test_what_the_hub_was_asked_for_is_named_and_the_line_of_the_script() -> Non
     limit = str(limit_of(_fails(load)))
     assert "asks the Hub for google/siglip, which this machine has not fetched" in limit
     assert "(hf download google/siglip)" in limit
+
+
+def test_the_hint_for_no_sync_asks_for_nothing_that_is_done() -> None:
+    """The engine accumulates already where accelerate or the script enters no_sync()."""
+    words = "no_sync context manager is incompatible with gradient partitioning logic of ZeRO stage 2"
+    hint = hint_for(AssertionError(words)) or ""
+    assert hint.startswith("Remove no_sync(): the engine itself accumulates")
+    assert hint.endswith("upgrade accelerate")
 
 
 NOT_FETCHED = "zerokit-tests/not-fetched"

@@ -61,6 +61,46 @@ def test_ranks_that_share_a_sequence_are_not_counted_as_data_parallel(
     assert [one for one in report["ds_config_findings"] if one["severity"] == "error"] == []
 
 
+NOISY = """
+import logging, pathlib, sys, torch, warnings
+warnings.simplefilter("always")
+log = logging.getLogger("mine")
+log.addHandler(logging.StreamHandler())
+log.addHandler(logging.FileHandler(sys.argv[1]))
+log.setLevel(logging.INFO)
+weight = torch.nn.Parameter(torch.ones(64, device="cuda"))
+optimizer = torch.optim.AdamW([weight])
+for step in range(3):
+    warnings.warn(f"slow path of layer {step}")
+    log.warning("no cache for layer %d", step)
+    log.info("loss of step %d", step)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.warn(f"slow path of layer {step}")
+    assert len(found) == 1
+    try:
+        {}["best"]
+    except KeyError:
+        log.exception("no best")
+    print("prints", step)
+    weight.sum().backward()
+    optimizer.step()
+assert pathlib.Path(sys.argv[1]).read_text().count("no cache for layer") == 3
+"""
+
+
+def test_warnings_and_log_lines_that_come_again_are_folded(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(NOISY, encoding="utf-8")
+    given = ("--num-gpus", 1, "--steps", 0, "train.py", "train.log")
+    done = rehearse(*given, cwd=tmp_path, forked=True)
+    assert done.code == 0, done.err
+    assert done.err.count("UserWarning: slow path") == 1
+    assert done.err.count("no cache for layer 0") == 1
+    assert "no cache for layer 1" not in done.err
+    assert done.err.count("KeyError: 'best'") == done.err.count("loss of step") == 3
+    assert done.out.startswith("prints 0\nprints 1\nprints 2\n")
+    assert "4 more warning or log lines like those above were folded" in done.err
+
+
 UNEVEN = """
 import os, sys, torch, torch.distributed as dist
 dist.init_process_group("nccl")

@@ -39,6 +39,7 @@ from zerokit.rehearsal.watching.labels import Labels
 from zerokit.rehearsal.watching.overrides import Overriding
 from zerokit.rehearsal.watching.phases import Phases, Recomputing
 from zerokit.rehearsal.watching.reading import Reading
+from zerokit.rehearsal.watching.repeated_lines import RepeatedLines
 from zerokit.rehearsal.watching.steps import Steps, Traffic
 from zerokit.rehearsal.watching.suppressed_writes import SuppressedWrites
 from zerokit.rehearsal.watching.watcher import Events
@@ -125,9 +126,8 @@ class VirtualRank:
         )
         self.evaluation = EvaluationWatcher(backend, self.batches)
         # A step ends once it is over and out of its phase.
-        self.events.add(
-            HubFiles(), ZeroInit(), self.suppressed, self.labels, Phases(backend, self.events), recomputing
-        )
+        self.events.add(RepeatedLines(), HubFiles(), ZeroInit(), self.suppressed, self.labels)
+        self.events.add(Phases(backend, self.events), recomputing)
         self.events.add(self.batches, self.evaluation, self.traffic, self.steps, self.overriding)
         if time is not None:
             self.events.add(time)
