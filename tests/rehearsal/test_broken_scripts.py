@@ -112,6 +112,40 @@ def test_a_failure_whose_words_are_known_is_told_with_what_to_do(rehearse: Rehea
     assert last_line(rehearse("broken.py", "undefined_kernel")).endswith("the cluster would show")
 
 
+IN_ZERO_INIT = """
+import sys
+import deepspeed
+ds_config = {{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {{"stage": 3}}}}
+deepspeed.init_distributed()
+{before}
+with deepspeed.zero.Init(config_dict_or_path=ds_config):
+    from transformers import BertConfig, BertModel
+    config = BertConfig(hidden_size=64, num_hidden_layers=1, num_attention_heads=2, vocab_size=100)
+    {model}
+"""
+_IMPORTED = "import torch._dynamo"
+
+
+@pytest.mark.parametrize(
+    ("before", "model", "ending"),
+    [
+        ("", "BertModel(config)", "import the model's class, or torch._dynamo, before it"),
+        (_IMPORTED, "BertModel(config)", "and call from_config() without zero.Init"),
+        (_IMPORTED, "BertModel.from_pretrained(sys.path[0])", "and call from_pretrained() without zero.Init"),
+        (_IMPORTED, "BertModel.from_pretrained(sys.path[0], no_such=1)", "is what the cluster would show"),
+        (_IMPORTED, "raise ValueError('of my own')", "is what the cluster would show"),
+    ],
+)
+def test_a_model_of_transformers_in_zero_init_is_told_how_to_be_made(
+    before: str, model: str, ending: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "bert", "num_hidden_layers": 1, "vocab_size": 9}')
+    (tmp_path / "train.py").write_text(IN_ZERO_INIT.format(before=before, model=model), encoding="utf-8")
+    outcome = commands.rehearse("--num-gpus", 1, "train.py", cwd=tmp_path)
+    assert outcome.code == 2
+    assert last_line(outcome).endswith(ending)
+
+
 def test_an_operator_without_a_stand_in_is_named_with_its_line(rehearse: Rehearse) -> None:
     outcome = rehearse("broken_gap.py")
     assert outcome.code == 2

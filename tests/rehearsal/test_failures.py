@@ -8,6 +8,7 @@ import operator
 import platform
 import re
 import sys
+import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ import pytest
 import torch
 from torch._utils import ExceptionWrapper
 
+from tests.rehearsal.questions import answer
 from zerokit import patches
 from zerokit.errors import ZerokitError
 from zerokit.rehearsal.call_sites import CallSites
@@ -30,7 +32,7 @@ from zerokit.rehearsal.stand_ins.triton_kernels import _check_pointers
 from zerokit.rehearsal.watching.watcher import Events
 from zerokit.rehearsal.worker import failures
 from zerokit.rehearsal.worker import run as worker
-from zerokit.rehearsal.worker.failures import limit_of
+from zerokit.rehearsal.worker.failures import hint_for, limit_of
 
 
 def _fails(call: Callable[[], object]) -> Exception | SystemExit:
@@ -215,6 +217,8 @@ def installed(
         del sys.modules[name]
 
 
+_LAZY = "def load():\n    try: {}\n    except Exception as error: raise {}('Could not import Model'){}"
+"""A module that imports where a name is used; with what it imports, raises, and names as the reason."""
 _NO_OPERATOR = "def fails(): raise RuntimeError('operator visions::nms does not exist')\nfails()"
 """As torchvision says beside a torch that it was not built for."""
 
@@ -233,6 +237,31 @@ _NO_OPERATOR = "def fails(): raise RuntimeError('operator visions::nms does not 
             },
         ),
         ("import visions", {"visions": "import torch\ntorch.no_such_name"}),
+        (
+            "import outer; outer.load()",
+            {
+                "outer": _LAZY.format("import middle; middle.load()", "ImportError", " from error"),
+                "middle": _LAZY.format("import inner; inner.load()", "RuntimeError", ""),
+                "inner": _LAZY.format("import visions", "ModuleNotFoundError", " from error"),
+                "visions": _NO_OPERATOR,
+            },
+        ),
+        (
+            "import trainers",
+            {
+                "trainers": "import lazy; lazy.load()",
+                "lazy": _LAZY.format("import visions", "RuntimeError", " from error"),
+                "visions": _NO_OPERATOR,
+            },
+        ),
+        (
+            "from lazy import Model",
+            {
+                "lazy": "def __getattr__(name):\n    try: import visions\n"
+                "    except RuntimeError as error: raise AttributeError(name) from error",
+                "visions": _NO_OPERATOR,
+            },
+        ),
     ],
 )
 def test_an_installed_module_that_fails_while_it_is_imported_is_named(
@@ -244,9 +273,32 @@ def test_an_installed_module_that_fails_while_it_is_imported_is_named(
     assert "If python -c 'import visions' shows the same" in (limit.hint or "")
 
 
+@pytest.mark.parametrize("from_error", ["", " from error"])
+@pytest.mark.parametrize("kinds", [("ModuleNotFoundError",), ("ImportError", "RuntimeError", "ImportError")])
+def test_a_package_that_is_missing_behind_others_is_named(
+    kinds: tuple[str, ...], from_error: str, installed: Callable[..., ZerokitError | None]
+) -> None:
+    files = {
+        f"lazy{place}": _LAZY.format(f"import lazy{place + 1}; lazy{place + 1}.load()", kind, from_error)
+        for place, kind in enumerate(kinds)
+    }
+    files[f"lazy{len(kinds)}"] = "def load(): import no_such_package"
+    limit = installed("import lazy0; lazy0.load()", **files)
+    assert "is not installed in this environment (ModuleNotFoundError: No module named 'no_such_" in str(
+        limit
+    )
+
+
 @pytest.mark.parametrize(
     ("importing", "files"),
     [
+        (
+            "import lazy; lazy.load()",
+            {
+                "lazy": _LAZY.format("import own_plugin", "ImportError", " from error"),
+                "own_plugin": "raise RuntimeError('of my own')",
+            },
+        ),
         ("import visions; visions.load()", {"visions": "def load(): raise RuntimeError('no boxes')"}),
         ("import plugins", {"plugins": "import own_plugin", "own_plugin": "raise RuntimeError('of my own')"}),
         ("import project", {"project": "open('no/such/file')"}),
@@ -297,7 +349,10 @@ def test_why_a_script_failed_is_printed_though_its_results_cannot_be_written(
     monkeypatch.setattr(worker, "_run_script", lambda _: {}["best"])
     monkeypatch.setattr(worker, "_save_recording", fail)
     rank: Any = SimpleNamespace(
-        steps=SimpleNamespace(stopped=False), suppressed=SimpleNamespace(left_out={}), end=lambda _: None
+        steps=SimpleNamespace(stopped=False),
+        suppressed=SimpleNamespace(left_out={}),
+        exchange=SimpleNamespace(substituted=0),
+        end=lambda _: None,
     )
     job: Any = None
     with pytest.raises(OSError, match="disk full"):
@@ -323,6 +378,74 @@ def test_what_the_hub_was_asked_for_is_named_and_the_line_of_the_script() -> Non
     limit = str(limit_of(_fails(load)))
     assert "asks the Hub for google/siglip, which this machine has not fetched" in limit
     assert "(hf download google/siglip)" in limit
+
+
+def test_the_hint_for_no_sync_asks_for_nothing_that_is_done() -> None:
+    """The engine accumulates already where accelerate or the script enters no_sync()."""
+    words = "no_sync context manager is incompatible with gradient partitioning logic of ZeRO stage 2"
+    hint = hint_for(AssertionError(words)) or ""
+    assert hint.startswith("Remove no_sync(): the engine itself accumulates")
+    assert hint.endswith("upgrade accelerate")
+
+
+NOT_FETCHED = "zerokit-tests/not-fetched"
+
+
+def hub_failures(_rank: Any) -> dict[str, str]:
+    """What is said of each way to load a repository that is not in the cache, or lacks files there."""
+    import datasets
+    import huggingface_hub
+    import peft
+    import tokenizers
+    import transformers
+
+    with tempfile.TemporaryDirectory() as cache:
+        partly = Path(cache, "models--zerokit-tests--partly")
+        commit = "0" * 40
+        (partly / "snapshots" / commit).mkdir(parents=True)
+        (partly / "refs").mkdir()
+        (partly / "refs" / "main").write_text(commit)
+        (partly / "snapshots" / commit / "config.json").write_text('{"model_type": "gpt2"}')
+        of_partly = {"pretrained_model_name_or_path": "zerokit-tests/partly", "cache_dir": cache}
+        model = transformers.AutoModelForCausalLM
+        ways: dict[str, Callable[[], object]] = {
+            "config": lambda: transformers.AutoConfig.from_pretrained(NOT_FETCHED),
+            "tokenizer": lambda: transformers.AutoTokenizer.from_pretrained(NOT_FETCHED),
+            "extractor": lambda: transformers.WhisperFeatureExtractor.from_pretrained(NOT_FETCHED),
+            "image": lambda: transformers.ViTImageProcessor.from_pretrained(NOT_FETCHED),
+            "generation": lambda: transformers.GenerationConfig.from_pretrained(NOT_FETCHED),
+            "adapter": lambda: peft.PeftConfig.from_pretrained(NOT_FETCHED),
+            "rust": lambda: tokenizers.Tokenizer.from_pretrained(NOT_FETCHED),
+            "snapshot": lambda: huggingface_hub.snapshot_download(NOT_FETCHED, repo_type="dataset"),
+            "dataset": lambda: datasets.load_dataset(NOT_FETCHED),
+            "image of a part": lambda: transformers.ViTImageProcessor.from_pretrained(**of_partly),
+            "wrong value": lambda: model.from_pretrained(**of_partly, attn_implementation="no_such"),
+            "own": lambda: {}[NOT_FETCHED],
+        }
+        found = {way: str(limit_of(_fails(call))) for way, call in ways.items()}
+        transformers.GPT2TokenizerFast.from_pretrained(NOT_FETCHED)  # which is one without a vocabulary
+        return found | {"hint": hint_for(None) or ""}
+
+
+def test_a_repository_that_is_not_here_is_named_with_its_file_however_it_is_loaded() -> None:
+    found = answer(hub_failures, environment=(("HF_HUB_OFFLINE", "1"),))
+    download = f"(hf download {NOT_FETCHED})"
+    for way, file in (
+        *(("config", "config.json"), ("tokenizer", ""), ("extractor", "preprocessor_config.json")),
+        *(("image", "preprocessor_config.json"), ("generation", "generation_config.json")),
+        *(("adapter", "adapter_config.json"), ("rust", "tokenizer.json")),
+    ):
+        said = found.pop(way)
+        assert f"{file} of {NOT_FETCHED}, which this machine has not fetched" in said, way
+        assert download in said
+    assert f"(hf download --repo-type dataset {NOT_FETCHED})" in found.pop("snapshot")
+    assert f"{NOT_FETCHED}, which this machine has not fetched" in found["dataset"]
+    assert "(datasets.load_dataset)" in found.pop("dataset")
+    assert "preprocessor_config.json of zerokit-tests/partly, which" in found.pop("image of a part")
+    hint = found.pop("hint")
+    assert f"fetch them: hf download {NOT_FETCHED}; " in hint
+    assert "partly" not in hint
+    assert found == {"wrong value": "None", "own": "None"}
 
 
 @pytest.mark.parametrize(

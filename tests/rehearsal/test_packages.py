@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sys
 from pathlib import Path
 from textwrap import dedent
@@ -15,7 +16,7 @@ from tests.rehearsal.test_contrib import packages_found
 from zerokit.errors import ZerokitError
 from zerokit.rehearsal.context import begin_rank
 from zerokit.rehearsal.stand_ins.package_imports import Packages, _Finder
-from zerokit.rehearsal.stand_ins.packages import known_packages, packages_named
+from zerokit.rehearsal.stand_ins.packages import is_installed, known_packages, packages_named
 
 
 @pytest.mark.parametrize(
@@ -54,6 +55,32 @@ def test_a_package_that_is_installed_is_not_replaced(monkeypatch: pytest.MonkeyP
     assert packages_named(["apex", "apex==2.0"]) == {"apex": "2.0"}
     with pytest.raises(ZerokitError, match=r"apex 2\.0 is installed here"):
         packages_named(["apex==1.0"])
+
+
+@pytest.mark.parametrize(
+    ("files", "is_stood_in"),
+    [
+        ((), True),
+        (("apex/optimizers/__pycache__/old.cpython-311.pyc", "apex/README.md"), True),
+        (("apex/agents.py",), False),  # a project of one's own
+        (("apex/csrc/amp.abi3.so",), False),
+    ],
+)
+def test_a_folder_without_code_hides_no_stand_in(
+    files: tuple[str, ...], is_stood_in: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "apex").mkdir()
+    for file in files:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert is_installed("apex") != is_stood_in
+    assert packages_named(["apex==24.4"]) == {"apex": "24.4"}
+    begin_rank().state(Packages).has = {"apex": None}
+    monkeypatch.setattr(sys, "meta_path", [_Finder({"apex"}), *sys.meta_path])
+    module = importlib.import_module("apex")
+    del sys.modules["apex"]
+    assert hasattr(module, "__version__") == is_stood_in
 
 
 OPTIONAL = """

@@ -49,6 +49,96 @@ def test_a_step_is_what_updates_the_parameters_once(way: str, states: int, tmp_p
     assert max(held) == MATRICES + states + INPUTS + 2 * WORKSPACE
 
 
+@pytest.mark.parametrize(("size", "batch"), [(8, 2), (2, 8)])
+def test_ranks_that_share_a_sequence_are_not_counted_as_data_parallel(
+    size: int, batch: int, tmp_path: Path
+) -> None:
+    changes = (f"train_batch_size={batch}", "gradient_accumulation_steps=1")
+    given = [word for change in changes for word in ("--ds-config-override", change)]
+    given += ["--num-gpus", 8, "--format", "json", SCRIPTS / "sequence_parallel.py", "--size", size]
+    report = rehearse(*given, cwd=tmp_path, forked=True).report
+    assert report["run"]["ds_config"]["train_batch_size"] == batch
+    assert [one for one in report["ds_config_findings"] if one["severity"] == "error"] == []
+
+
+NOISY = """
+import logging, pathlib, sys, torch, warnings
+warnings.simplefilter("always")
+log = logging.getLogger("mine")
+log.addHandler(logging.StreamHandler())
+log.addHandler(logging.FileHandler(sys.argv[1]))
+log.setLevel(logging.INFO)
+weight = torch.nn.Parameter(torch.ones(64, device="cuda"))
+optimizer = torch.optim.AdamW([weight])
+for step in range(3):
+    warnings.warn(f"slow path of layer {step}")
+    log.warning("no cache for layer %d", step)
+    log.info("loss of step %d", step)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.warn(f"slow path of layer {step}")
+    assert len(found) == 1
+    try:
+        {}["best"]
+    except KeyError:
+        log.exception("no best")
+    print("prints", step)
+    weight.sum().backward()
+    optimizer.step()
+assert pathlib.Path(sys.argv[1]).read_text().count("no cache for layer") == 3
+"""
+
+
+def test_warnings_and_log_lines_that_come_again_are_folded(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(NOISY, encoding="utf-8")
+    given = ("--num-gpus", 1, "--steps", 0, "train.py", "train.log")
+    done = rehearse(*given, cwd=tmp_path, forked=True)
+    assert done.code == 0, done.err
+    assert done.err.count("UserWarning: slow path") == 1
+    assert done.err.count("no cache for layer 0") == 1
+    assert "no cache for layer 1" not in done.err
+    assert done.err.count("KeyError: 'best'") == done.err.count("loss of step") == 3
+    assert done.out.startswith("prints 0\nprints 1\nprints 2\n")
+    assert "4 more warning or log lines like those above were folded" in done.err
+
+
+UNEVEN = """
+import os, sys, torch, torch.distributed as dist
+dist.init_process_group("nccl")
+rank, world = dist.get_rank(), dist.get_world_size()
+mine, expected = list(range(10))[rank::world], int(sys.argv[2])
+if sys.argv[1] == "objects":
+    parts = [None] * world if rank == 0 else None
+    dist.gather_object(mine, parts, dst=0)
+    total = sum(map(len, parts)) if rank == 0 else expected
+else:
+    count = torch.tensor([len(mine)], device="cuda")
+    dist.all_reduce(count)
+    total = int(count)
+if total != expected:
+    raise RuntimeError(f"{total} results of {expected} items")
+weight = torch.nn.Parameter(torch.ones(64, device="cuda"))
+optimizer = torch.optim.AdamW([weight])
+for _ in range(2):
+    weight.sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("how", ["objects", "counts"])
+@pytest.mark.parametrize("expected", [10, 11])
+def test_what_ranks_hold_of_uneven_shards_is_their_own(how: str, expected: int, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(UNEVEN, encoding="utf-8")
+    given = ("--num-gpus", 4, "--format", "json", "train.py", how, expected)
+    done = rehearse(*given, cwd=tmp_path, forked=True)
+    assert done.err.count("train.py fails on values of ranks that were not rehearsed: again, with all 4") == 1
+    if expected == 10:  # as on four ranks of gloo
+        assert done.report["steps"] == 2
+        assert "Traceback" not in done.err
+    else:
+        assert done.code == 2
+        assert "RuntimeError: 10 results of 11 items" in done.err
+
+
 def test_inputs_of_checkpointed_layers_go_as_soon_as_they_were_computed_again(tmp_path: Path) -> None:
     report = _run("checkpointed", iterations=9, cwd=tmp_path).report
     assert report["steps"] == 2

@@ -30,6 +30,8 @@ class WorkerExit(IntEnum):
     """The script raised; its traceback is on stderr as it would be on the cluster."""
     FAILED_WITH_VALUES = 4
     """The script raised, perhaps because of a made-up value."""
+    NEEDS_EVERY_RANK = 5
+    """The script raised, perhaps because of what a rank held that stands for others; all can be rehearsed."""
 
 
 class Overrides(TypedDict, total=False):

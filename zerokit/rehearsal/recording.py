@@ -165,6 +165,8 @@ class RankFacts(Part):
     """As DeepSpeed read it; None without an engine."""
     refused_ds_config: dict[str, Any] | None = None
     """The last one that DeepSpeed refused."""
+    data_parallel_ranks: int | None = None
+    """By which DeepSpeed multiplied its batch sizes; None without a ds_config."""
     requested_steps: int | None = None
     """Optimizer steps after which the run ends; None: the script ends by itself."""
     stopped_after_steps: int | None = None

@@ -32,6 +32,8 @@ class Run:
     target: Target | None = None
     """The program that passes the config to DeepSpeed and fills "auto"; the Trainer if there is a recipe."""
     cluster: Cluster = field(default_factory=Cluster)
+    data_parallel_ranks: int | None = None
+    """Ranks that see different samples; None: as many as the cluster and the ds_config make."""
     model: ModelShape | None = None
     given: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the Trainer, or of the script under accelerate, that were set."""

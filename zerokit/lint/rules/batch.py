@@ -112,6 +112,8 @@ def fractional_batch_size(subject: Subject) -> Iterator[Hit]:
 
 def data_parallel_ranks(subject: Subject) -> int | None:
     """Ranks that see different samples, or None if that is not known or does not divide."""
+    if subject.run.data_parallel_ranks is not None:
+        return subject.run.data_parallel_ranks
     if subject.cluster.num_gpus is None or _splits_the_model(subject):
         return None
     sequence = subject.config.sequence_parallel_size or 1

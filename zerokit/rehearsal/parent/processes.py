@@ -50,6 +50,10 @@ class ScriptError(ZerokitError):
     """The script itself failed, and its traceback has been printed."""
 
 
+class NeedsEveryRankError(ScriptError):
+    """The script failed, perhaps because of values of a rank that stands for others; nothing is printed."""
+
+
 class Output(Enum):
     """Where the output of a worker and its script goes."""
 
@@ -133,6 +137,8 @@ class Worker:
             raise KeyboardInterrupt
         if code == WorkerExit.EXPLAINED:
             raise ExplainedError(self._last_line().removeprefix("zerokit: error: "))
+        if code == WorkerExit.NEEDS_EVERY_RANK:
+            raise NeedsEveryRankError("the script compares what ranks hold", where=self.job.script)
         if code in _HINTS_OF_FAILURES:
             hint = _HINTS_OF_FAILURES[WorkerExit(code)]
             if recording is not None and recording.facts.hint:

@@ -19,6 +19,7 @@ from zerokit.rehearsal.native.build import built_library
 from zerokit.rehearsal.parent.advice import advise as rehearse_changes
 from zerokit.rehearsal.parent.processes import (
     ExplainedError,
+    NeedsEveryRankError,
     Output,
     ScriptError,
     run_workers,
@@ -26,7 +27,7 @@ from zerokit.rehearsal.parent.processes import (
 )
 from zerokit.rehearsal.ranks.exchange import prepare_exchange_of_change
 from zerokit.rehearsal.ranks.role_watch import RoleWatch
-from zerokit.rehearsal.ranks.roles import MOST_RANKS, Roles
+from zerokit.rehearsal.ranks.roles import MOST_RANKS, Roles, request_every_rank
 from zerokit.rehearsal.recording import Recording
 from zerokit.rehearsal.report.analysis import analyse
 from zerokit.rehearsal.report.combination import combine, on_nodes
@@ -84,16 +85,18 @@ def rehearse_and_report(
     except ScriptError:
         recording = saved_recording(job)
         if recording is not None:
-            used = recording.facts.refused_ds_config or recording.facts.ds_config
-            for found in config_findings(used, cluster):  # an error may be the reason
-                if found.severity == "error":
+            facts = recording.facts
+            used = facts.refused_ds_config or facts.ds_config
+            for found in config_findings(used, cluster, facts.data_parallel_ranks):
+                if found.severity == "error":  # which may be the reason
                     note(str(found))
             drawings.write(recording, analyse(recording, job), job.device.total_bytes)
         raise
     recordings, reports = _reports(rehearsed, job)
     untimed = drawings.write(recordings[job.rank], reports[job.rank], job.device.total_bytes)
     report, fullest = _of_all_ranks(reports, rehearsed, cluster, job.script)
-    update = {"ds_config_findings": config_findings(report.run.ds_config, cluster)}
+    ranks = recordings[job.rank].facts.data_parallel_ranks
+    update = {"ds_config_findings": config_findings(report.run.ds_config, cluster, ranks)}
     report = report.model_copy(update={**update, "warnings": [*report.warnings, *untimed]})
     if advise or (advise is None and report.fit.verdict == "does not fit"):
         # A step of ranks that wait for each other is not comparable to a step of one rank alone.
@@ -105,11 +108,14 @@ def rehearse_and_report(
     return report
 
 
-def config_findings(ds_config: Mapping[str, Any] | None, cluster: Cluster) -> list[ConfigFinding]:
+def config_findings(
+    ds_config: Mapping[str, Any] | None, cluster: Cluster, data_parallel_ranks: int | None = None
+) -> list[ConfigFinding]:
     """Errors and warnings about the config that DeepSpeed read, in its order; empty without an engine."""
     if ds_config is None:
         return []
-    report = check_config(ds_config, Run(target="deepspeed", cluster=cluster))  # with all values filled
+    run = Run(target="deepspeed", cluster=cluster, data_parallel_ranks=data_parallel_ranks)
+    report = check_config(ds_config, run)  # with all values filled
     return [
         ConfigFinding(
             rule=finding.rule,
@@ -139,7 +145,24 @@ def rehearse_roles(
     if alone or first.exchange_folder is None:
         recordings, files = run_workers([first], output=output, timeout=timeout, stop=stop)
         return RehearsedRanks({first.rank: recordings[0]}, files=files)
-    watch = RoleWatch(Path(first.exchange_folder), first.num_gpus)
+    try:
+        return _rehearse_roles(first, Path(first.exchange_folder), output, timeout, stop)
+    except NeedsEveryRankError:
+        if output is not Output.DROPPED:
+            ranks = quantity(first.num_gpus, "rank")
+            note(f"{first.script} fails on values of ranks that were not rehearsed: again, with all {ranks}")
+        request_every_rank(Path(first.exchange_folder))
+        return _rehearse_roles(first, Path(first.exchange_folder), output, timeout, stop)
+
+
+def _rehearse_roles(
+    first: RehearsalJob,
+    exchange: Path,
+    output: Output,
+    timeout: float | None,
+    stop: threading.Event | None,
+) -> RehearsedRanks:
+    watch = RoleWatch(exchange, first.num_gpus)
     ranks = list(watch.update_roles())
 
     def more() -> Iterator[RehearsalJob]:
@@ -181,19 +204,22 @@ def _of_all_ranks(
         (report,) = reports.values()
     else:
         report = combine(reports, rehearsed.roles)
-    _check_trained(list(reports.values()), script)
+    _check_trained(list(reports.values()), script, next(iter(rehearsed.recordings.values())).facts.hint)
     report = on_nodes(report, cluster)
     fullest = max(reports.values(), key=lambda one: one.device.peak_bytes)
     return report, report.model_copy(update={"device": fullest.device})
 
 
-def _check_trained(reports: list[RehearsalReport], script: str) -> None:
-    """Refuse a verdict on a script that has done nothing, or that trains and ended before its first step."""
+def _check_trained(reports: list[RehearsalReport], script: str, hint: str | None) -> None:
+    """Refuse a verdict on a script that has done nothing, or that trains and ended before its first step.
+
+    `hint` may be the reason of the former.
+    """
     if not any(one.steps or one.run.ds_config is not None or one.device.peak_bytes for one in reports):
         raise ZerokitError(
             "the script ended without training",
             where=script,
-            hint="Pass the arguments that start training",
+            hint=hint or "Pass the arguments that start training",
         )
     idle = [report.run.idle_micro_steps for report in reports if report.fit.verdict != "does not fit"]
     if not idle or None in idle or idle[0] is None:

@@ -19,7 +19,15 @@ from zerokit.rehearsal.errors import script_line
 from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.ranks.call_order import CALLS, SCRIPT_ENDED, STEPS_DONE, CallOrder, group_name
 from zerokit.rehearsal.ranks.journal import Entry, Journal
-from zerokit.rehearsal.ranks.roles import ROLES, Ranks, Roles, data_parallel
+from zerokit.rehearsal.ranks.roles import (
+    ROLES,
+    Ranks,
+    Roles,
+    data_parallel,
+    request_every_rank,
+    roles_at_start,
+    wants_every_rank,
+)
 
 T = TypeVar("T")
 
@@ -80,7 +88,7 @@ class Exchange:
         self._never_published: set[Ranks] = set()
         """Groups that rank 0 cannot publish before this rank goes on."""
         self._world = tuple(range(num_gpus))
-        self._roles = data_parallel(num_gpus)
+        self._roles = roles_at_start(folder, num_gpus)
         self._roles_name = ""
         self._is_closed = False
         self._order = CallOrder()
@@ -419,6 +427,8 @@ def prepare_exchange_of_change(first: RehearsalJob, changed: RehearsalJob, *, al
     folder = Path(changed.exchange_folder)
     folder.mkdir()
     if changed.num_gpus == first.num_gpus:
+        if not alone and wants_every_rank(Path(first.exchange_folder)):
+            request_every_rank(folder)
         before, own = Journal(Path(first.exchange_folder), 0), Journal(folder, 0)
         before.read_on()
         for entry in before.of_kind[_MADE]:

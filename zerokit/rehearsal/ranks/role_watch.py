@@ -7,7 +7,7 @@ from pathlib import Path
 
 from zerokit.rehearsal.ranks.call_order import unequal_calls
 from zerokit.rehearsal.ranks.journal import Journal
-from zerokit.rehearsal.ranks.roles import ROLES, Axis, axes_of, data_parallel, find_roles
+from zerokit.rehearsal.ranks.roles import ROLES, Axis, axes_of, find_roles, roles_at_start
 
 
 class RoleWatch:
@@ -16,10 +16,10 @@ class RoleWatch:
     def __init__(self, folder: Path, num_gpus: int) -> None:
         self._folder, self._num_gpus = folder, num_gpus
         self._own = Journal(folder, ROLES)
-        self._journals = {rank: Journal(folder, rank) for rank in data_parallel(num_gpus).rehearsed}
+        self.roles = roles_at_start(folder, num_gpus)
+        self._journals = {rank: Journal(folder, rank) for rank in self.roles.rehearsed}
         self._pairs: dict[tuple[int, int], None] = {}
         self._covered = 0
-        self.roles = data_parallel(num_gpus)
 
     def update_roles(self) -> tuple[int, ...]:
         """Read what ranks have published since, and publish new roles. Returns all ranks to rehearse."""

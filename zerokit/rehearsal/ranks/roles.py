@@ -11,9 +11,11 @@ is rehearsed, one of each role in the group is.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Literal
 
 GroupKind = Literal["pipeline", "tensor", "sequence", "expert", "data", "unknown"]
@@ -25,6 +27,8 @@ _OF_SAME_DATA: frozenset[GroupKind] = frozenset({"tensor", "sequence", "unknown"
 """Purposes of groups whose ranks may work on the same data."""
 ROLES = "roles"
 """Who writes the journal of the roles."""
+_EVERY_RANK = "every-rank"
+"""A file in the folder of ranks that are all rehearsed."""
 MOST_RANKS = 8
 """That are rehearsed: each is a process with torch and DeepSpeed in it."""
 
@@ -86,6 +90,25 @@ class Roles:
 def data_parallel(num_gpus: int) -> Roles:
     """Of a run that has made no groups: the first rank, and the last one for all others."""
     return Roles(("",), (0,) * num_gpus, tuple(sorted({0, num_gpus - 1})))
+
+
+def request_every_rank(folder: Path) -> None:
+    """Have all ranks be rehearsed that exchange values in `folder`, which is made anew."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    (folder / _EVERY_RANK).touch()
+
+
+def wants_every_rank(folder: Path) -> bool:
+    """Whether all ranks are rehearsed that exchange values in `folder`."""
+    return (folder / _EVERY_RANK).exists()
+
+
+def roles_at_start(folder: Path | None, num_gpus: int) -> Roles:
+    """Of ranks that exchange values in `folder`, before they have made groups."""
+    roles = data_parallel(num_gpus)
+    is_every = folder is not None and wants_every_rank(folder)
+    return replace(roles, rehearsed=tuple(range(num_gpus))) if is_every else roles
 
 
 def axes_of(groups: Iterable[tuple[str, GroupKind, Ranks]]) -> list[Axis]:

@@ -26,6 +26,8 @@ from zerokit.rehearsal.call_sites import is_of_script, is_own_code, short_path, 
 from zerokit.rehearsal.context import rank_context
 from zerokit.rehearsal.stand_ins.packages import (
     Package,
+    is_folder_without_code,
+    is_installed,
     known_packages,
     normalized,
     package_implemented_by,
@@ -106,10 +108,10 @@ def install(setup: RankSetup) -> None:
     """
     rank_context().state(Packages).has = setup.has
     names = {name for package in known_packages() for name in package.top_level}
-    absent = {name for name in names if name not in sys.modules and importlib.util.find_spec(name) is None}
+    absent = {name for name in names if name not in sys.modules and not is_installed(name)}
     if absent:
-        # At the end: a real package always goes first.
-        sys.meta_path.append(_Finder(absent))
+        # In front of the finder that takes a folder without code for a package.
+        sys.meta_path.insert(sys.meta_path.index(importlib.machinery.PathFinder), _Finder(absent))
 
 
 def stands_in_for(module: str) -> tuple[str, str] | None:
@@ -193,6 +195,11 @@ class _Finder(importlib.abc.MetaPathFinder):
         package = package_of(name)
         if package is None or name.partition(".")[0] not in self._top_level:
             return None
+        behind = sys.meta_path[sys.meta_path.index(self) + 1 :]
+        others = (finder.find_spec(name, path, target) for finder in behind)
+        found = next((spec for spec in others if spec is not None), None)
+        if found is not None and not is_folder_without_code(found):
+            return found  # a real package always goes first
         packages = rank_context().state(Packages)
         reason = packages.reason(package)
         if reason is None or (package.hidden_from and _looking_library() in package.hidden_from):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.machinery
 import importlib.metadata
 import importlib.util
+import os
 import pkgutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
@@ -95,8 +98,29 @@ def _package_named(word: str) -> tuple[str, str | None]:
     return package.distribution, version or None
 
 
+def is_installed(module: str) -> bool:
+    """Whether a top-level module is there; not if it is only a folder without code, as pip may leave."""
+    spec = importlib.util.find_spec(module)
+    return spec is not None and not is_folder_without_code(spec)
+
+
+def is_folder_without_code(spec: importlib.machinery.ModuleSpec) -> bool:
+    """Whether Python takes folders for a package that have no module in them, nor in folders inside."""
+    if spec.origin is not None or spec.submodule_search_locations is None:
+        return False
+    endings = tuple(importlib.machinery.all_suffixes())
+    files = (
+        file
+        for folder in spec.submodule_search_locations
+        for inside, _, files in os.walk(folder)
+        if Path(inside).name != "__pycache__"
+        for file in files
+    )
+    return not any(file.endswith(endings) for file in files)
+
+
 def _installed_version(package: Package) -> str | None:
-    if all(importlib.util.find_spec(name) is None for name in package.top_level):
+    if not any(map(is_installed, package.top_level)):
         return None
     try:
         return importlib.metadata.version(package.distribution)

@@ -33,6 +33,8 @@ class Overriding(Watcher):
         """As DeepSpeed read it; None if it has not."""
         self.refused: dict[str, Any] | None = None
         """As it was when DeepSpeed refused it, in what JSON has; None if it did not."""
+        self.data_parallel_ranks: int | None = None
+        """By which DeepSpeed multiplied batch sizes, when it last read a config."""
         self.sizes_arguments = False
         """Whether the script has TrainingArguments of transformers, in which the micro-batch is changed."""
 
@@ -55,6 +57,8 @@ class Overriding(Watcher):
         except Exception:  # the caller reports it
             self.refused = _of_json(getattr(config, "_param_dict", None))
             raise
+        finally:
+            self.data_parallel_ranks = int(getattr(config, "world_size", 0)) or None
         self.ds_config = dict(config._param_dict)
 
     def _read_early(self, initialize: Any, config: Any, source: Any, *arguments: Any, **given: Any) -> None:

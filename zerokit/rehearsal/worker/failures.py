@@ -24,20 +24,29 @@ from zerokit.errors import LaunchError, ZerokitError
 from zerokit.exits.causes import EXIT_CODE
 from zerokit.exits.explain import explain_log
 from zerokit.exits.log import Log
-from zerokit.rehearsal.call_sites import OWN, folder_of, in_words, is_of_script, short_path, tree_of
+from zerokit.rehearsal.call_sites import OWN, folder_of, in_words, is_in, is_of_script, short_path, tree_of
+from zerokit.rehearsal.context import rank_context
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.stand_ins.from_pretrained import CHECKPOINT
 from zerokit.rehearsal.stand_ins.nvml import NVMLNotSupportedError
 from zerokit.rehearsal.stand_ins.package_imports import stands_in_for
-from zerokit.rehearsal.stand_ins.packages import REFUSED
+from zerokit.rehearsal.stand_ins.packages import REFUSED, is_folder_without_code
+from zerokit.rehearsal.watching.hub_files import NotFetched, Repository, requested_of
 from zerokit.rehearsal.watching.suppressed_writes import not_written
+from zerokit.rehearsal.watching.zero_init import advice_on_zero_init
 
 _GAP = "zerokit cannot stand in for"
 """What native/dispatch.cpp reports of an operator."""
-_NO_NAME = "cannot import name"
+_NO_NAME = re.compile(r"cannot import name '(\w+)'")
 """What Python reports of a name that a module lacks."""
 _RAISED = re.compile(r"[\w.]*(?:Error|Exception): (.+)")
 """The line of a traceback that says what was raised."""
+_OFFLINE = re.compile(
+    r"outgoing traffic has been disabled|offline mode is enabled|locate the files? on the Hub,? and we"
+    r"|Couldn't reach '[^']+' on the Hub",
+    re.IGNORECASE,
+)
+"""What huggingface_hub and datasets report of what is not in their cache, where there is no network."""
 _ELSEWHERE = "Choose a setting that does not use it, or measure this run on a GPU"
 
 
@@ -85,14 +94,6 @@ _LIMITS = (
         "Put what it would load where it looks first, or rehearse where the network is reached",
         (OSError,),
     ),
-    # huggingface_hub and datasets, for what is not in their cache.
-    _Limit(
-        re.compile(r"outgoing traffic has been disabled|offline mode is enabled", re.IGNORECASE),
-        "the script asks the Hub for {repository} this machine has not fetched, and may not ask the network "
-        "({error})",
-        "Fetch it here first (hf download{of_repository}), or rehearse without HF_HUB_OFFLINE",
-        (OSError,),
-    ),
     # Some packages, such as torchcodec, try several libraries in turn and collect the errors of all.
     _Limit(
         re.compile(r"(?P<library>[^\s'\"]+\.so[\w.]*): cannot open shared object file"),
@@ -120,7 +121,13 @@ _UNEXPECTED = (TypeError, ValueError, AttributeError, LookupError)
 """What Python raises of names that are not there, and of values other than expected."""
 
 
-def hint_for(failure: BaseException) -> str | None:
+def hint_for(failure: BaseException | None) -> str | None:
+    """What to do if the script failed, or ended without training; None if nothing is known."""
+    known = None if failure is None else advice_on_zero_init(failure) or _advice_of_log(failure)
+    return known or rank_context().state(NotFetched).hint()
+
+
+def _advice_of_log(failure: BaseException) -> str | None:
     """What `zerokit explain-exit` advises for an error with these words; None if it does not know them."""
     words = "".join(traceback.format_exception_only(failure))
     known = explain_log(Log("stderr", words))
@@ -146,17 +153,24 @@ def limit_of(failure: BaseException | None, left_out: Collection[str] = ()) -> Z
 
 
 def _found_in(failure: BaseException, left_out: Collection[str]) -> ZerokitError | None:
+    found: ZerokitError | None = None
     for error, is_cause in _chain(failure):
         if isinstance(error, RehearsalGap):
             return error
         first = _first_line(str(error))
         if _GAP in first:
             return RehearsalGap(first[first.index(_GAP) + len(_GAP) :].strip(), where=_line_of(error))
-        cause = _cause(error, left_out) if is_cause else None
-        if cause is not None:
+        if not is_cause:
+            continue
+        if cause := _cause(error, left_out):
             message, hint = cause
-            return LaunchError(message, where=_place_of(error, failure), hint=hint)
-    return None
+            found = LaunchError(message, where=_place_of(error, failure), hint=hint)
+            if not isinstance(error, ImportError | RuntimeError):
+                return found
+            # Imports where a name is used wrap each other's errors: the innermost one tells what fails.
+        elif isinstance(found, LaunchError) and _is_raised_by_script(error):
+            found = None
+    return found
 
 
 def _chain(failure: BaseException | None) -> Iterator[tuple[BaseException, bool]]:
@@ -166,10 +180,27 @@ def _chain(failure: BaseException | None) -> Iterator[tuple[BaseException, bool]
     error: a script that works without a CUDA library may fail there for another reason.
     """
     is_cause = True
-    while failure is not None:
+    seen: list[BaseException] = []
+    while failure is not None and failure not in seen:
+        seen.append(failure)
         yield failure, is_cause
-        is_cause = is_cause and (failure.__cause__ is not None or _raises_in_handler(failure))
-        failure = failure.__cause__ or failure.__context__
+        below = failure.__cause__ or failure.__context__ or _hidden_below(failure)
+        is_stated = failure.__cause__ is not None or below is not failure.__context__
+        is_cause = is_cause and (is_stated or _raises_in_handler(failure))
+        failure = below
+
+
+def _hidden_below(error: BaseException) -> BaseException | None:
+    """Why a module's `__getattr__` found no name: Python drops that error where the name is imported."""
+    name = _NO_NAME.match(str(error)) if isinstance(error, ImportError) else None
+    module = sys.modules.get(error.name or "") if isinstance(error, ImportError) else None
+    if name is None or module is None or is_of_script(getattr(module, "__file__", None) or "<"):
+        return None
+    try:
+        getattr(module, name[1])
+    except Exception as again:
+        return again.__cause__ or again.__context__
+    return None
 
 
 def _raises_in_handler(error: BaseException) -> bool:
@@ -186,7 +217,12 @@ def _raises_in_handler(error: BaseException) -> bool:
 
 def _cause(error: BaseException, left_out: Collection[str]) -> tuple[str, str] | None:
     """What of the rehearsal or its environment takes part in `error`, and what to do."""
-    found = _known_limit(error) or _not_written(error, left_out) or _library_with_stand_in(error)
+    found = (
+        _not_fetched(error)
+        or _known_limit(error)
+        or _not_written(error, left_out)
+        or _library_with_stand_in(error)
+    )
     if found is not None:
         return found
     if _is_of_a_stand_in(error):
@@ -202,16 +238,43 @@ def _known_limit(error: BaseException) -> tuple[str, str] | None:
     for limit in _LIMITS:
         found = limit.pattern.search(text) if isinstance(error, limit.errors) else None
         if found is not None:
-            repository = _requested_repository(error)
-            names = {
-                "library": "a CUDA driver",
-                **{name: value for name, value in found.groupdict().items() if value},
-                "repository": f"{repository}, which" if repository else "what",
-                "of_repository": f" {repository}" if repository else "",
-            }
+            named = {name: value for name, value in found.groupdict().items() if value}
+            names = {"library": "a CUDA driver", **named}
             message = limit.message.format(error=_type_and_line(error), line=_first_line(text), **names)
             return message, limit.hint.format(**names)
     return None
+
+
+def _not_fetched(error: BaseException) -> tuple[str, str] | None:
+    """Which file of the Hub is not here, if that caused `error`."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if isinstance(error, OSError) and _OFFLINE.search(str(error)):
+        repository, file, _ = requested_of(reversed(frames)) or (_of_datasets(frames), None, None)
+        files = [file] if file else []
+    elif found := rank_context().state(NotFetched).find(error):
+        repository, files = found
+    else:
+        return None
+    which = f"{', '.join(dict.fromkeys(files))} of " if files else ""
+    asked = f"{which}{repository.name}, which" if repository else "what"
+    command = repository.download if repository else "hf download"
+    how = f"Fetch it here first ({command})"
+    if any(
+        is_in(frame.f_code.co_filename, "datasets/") for frame, _ in traceback.walk_tb(error.__traceback__)
+    ):
+        how = "Load it here once with a network (datasets.load_dataset), which keeps it in the cache"
+    return (
+        f"the script asks the Hub for {asked} this machine has not fetched, and cannot ask the network "
+        f"({_type_and_line(error)})",
+        f"{how}, or rehearse with a network and without HF_HUB_OFFLINE",
+    )
+
+
+def _of_datasets(frames: Iterable[FrameType]) -> Repository | None:
+    """The data set that the library datasets was to load."""
+    of_library = (frame for frame in frames if is_in(frame.f_code.co_filename, "datasets/"))
+    names = (frame.f_locals.get("path") for frame in of_library)
+    return next((Repository(name, "dataset") for name in names if isinstance(name, str)), None)
 
 
 def _not_written(error: BaseException, left_out: Collection[str]) -> tuple[str, str] | None:
@@ -248,11 +311,7 @@ def _library_with_stand_in(error: BaseException) -> tuple[str, str] | None:
 
 def _import_failure(error: ImportError) -> tuple[str, str] | None:
     """What an import lacks; None if it is of the script's own modules."""
-    if _is_of_own_module(error):
-        return None
-    # transformers imports where a name is used, and reports whatever fails there as a missing module.
-    below = error.__cause__ if error.name is None else None
-    return (None if below is None else _not_compatible(below)) or _not_importable(error)
+    return None if _is_of_own_module(error) else _not_importable(error)
 
 
 def _not_compatible(error: BaseException) -> tuple[str, str] | None:
@@ -262,8 +321,10 @@ def _not_compatible(error: BaseException) -> tuple[str, str] | None:
     """
     text = _first_line(str(error))
     is_of_a_library = isinstance(error, OSError) and "undefined symbol" in text
-    if isinstance(error, ZerokitError) or not (
-        is_of_a_library or isinstance(error, RuntimeError | AttributeError | TypeError)
+    if (
+        isinstance(error, ZerokitError)
+        or advice_on_zero_init(error)
+        or not (is_of_a_library or isinstance(error, RuntimeError | AttributeError | TypeError))
     ):
         return None
     shadowed = error.obj if isinstance(error, AttributeError) else None
@@ -308,14 +369,20 @@ def _not_importable(error: ImportError) -> tuple[str, str]:
     elif package in sys.stdlib_module_names:
         what = f"the script imports what Python {platform.python_version()} does not have"
         hint = "Rehearse with the Python that the script was written for, or that the cluster has"
-    elif installed != "0":
+    elif installed != "0" and _is_code(package):
         what = f"the script imports what {package} {installed} does not have"
         hint = f"Install the {package} that the script was written for, or that the cluster has; {needed}"
-    elif isinstance(error, ModuleNotFoundError):
+    elif isinstance(error, ModuleNotFoundError) or (package and not _is_code(package)):
         what = "the script imports what is not installed in this environment"
-    elif _NO_NAME in str(error):
+    elif _NO_NAME.match(str(error)):
         what = "the script imports what the packages do not have in this environment"
     return f"{what} ({_type_and_line(error)})", hint
+
+
+def _is_code(package: str) -> bool:
+    """Whether an imported package is more than a folder without code."""
+    spec = getattr(sys.modules.get(package), "__spec__", None)
+    return spec is None or not is_folder_without_code(spec)
 
 
 def _type_and_line(error: BaseException) -> str:
@@ -363,6 +430,11 @@ def _is_of_own_module(error: ImportError) -> bool:
     return path is not None and is_of_script(path)
 
 
+def _is_raised_by_script(error: BaseException) -> bool:
+    trace = _innermost(error)
+    return trace is not None and is_of_script(trace.tb_frame.f_code.co_filename)
+
+
 def _fails_unintended(trace: TracebackType) -> bool:
     """Whether it neither raises nor calls, in C, what a patch has put this code around."""
     failing = _instruction(trace)
@@ -383,12 +455,6 @@ def _is_a_stand_in(module: str) -> bool:
     """Whether `module` would be in a package that has a stand-in."""
     spec = getattr(sys.modules.get(module.partition(".")[0]), "__spec__", None)
     return spec is not None and (spec.origin or "").startswith(OWN)
-
-
-def _requested_repository(error: BaseException) -> str | None:
-    """The repository that huggingface_hub was to load."""
-    names = (frame.f_locals.get("repo_id") for frame, _ in traceback.walk_tb(error.__traceback__))
-    return next((name for name in names if isinstance(name, str)), None)
 
 
 def _place_of(error: BaseException, failure: BaseException) -> str:
@@ -434,6 +500,12 @@ def _raises(trace: TracebackType) -> bool:
     """Whether the instruction is a ``raise``."""
     found = _instruction(trace)
     return found is not None and found.opname in ("RAISE_VARARGS", "RERAISE")
+
+
+def is_deliberate(error: BaseException) -> bool:
+    """Whether a `raise` of the script's own made it."""
+    trace = _innermost(error)
+    return trace is not None and is_of_script(trace.tb_frame.f_code.co_filename) and _raises(trace)
 
 
 def _objects_of_line(error: BaseException) -> Iterator[Any]:

@@ -21,9 +21,10 @@ from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.job import RehearsalJob, WorkerExit
 from zerokit.rehearsal.process_setup import virtual_cluster
 from zerokit.rehearsal.ranks.call_order import FAILED, SCRIPT_ENDED, STEPS_DONE
+from zerokit.rehearsal.ranks.roles import MOST_RANKS
 from zerokit.rehearsal.watching.steps import RehearsalComplete
 from zerokit.rehearsal.worker import launchers, stacks
-from zerokit.rehearsal.worker.failures import hint_for, limit_of
+from zerokit.rehearsal.worker.failures import hint_for, is_deliberate, limit_of
 from zerokit.rehearsal.worker.virtual_rank import VirtualRank
 
 _leave = os._exit
@@ -87,14 +88,17 @@ def run_in(rank: VirtualRank, job: RehearsalJob) -> WorkerExit:
         failure = error
     ending = FAILED if failure else STEPS_DONE if rank.steps.stopped else SCRIPT_ENDED
     rank.end(ending)
-    limit, hint = limit_of(failure, rank.suppressed.left_out), None
+    limit, hint = limit_of(failure, rank.suppressed.left_out), hint_for(failure)
+    if failure is not None and limit is None and _may_rest_on_others(failure, rank):
+        if job.num_gpus <= MOST_RANKS:
+            return WorkerExit.NEEDS_EVERY_RANK
+        hint = hint or f"With no more than {MOST_RANKS} GPUs, all ranks are rehearsed"
     # Before the recording is saved, which may fail: a full disk never hides why a script failed.
     if isinstance(failure, SystemExit):
         if isinstance(failure.code, str):
             print(failure.code, file=sys.stderr)  # as Python does
     elif failure is not None and not isinstance(limit, RehearsalGap):
         _print_traceback(failure)
-        hint = hint_for(failure)
     if limit is None:
         _save_recording(job, rank, hint)
     if failure is None:
@@ -109,6 +113,12 @@ def _may_rest_on_values(failure: BaseException, rank: VirtualRank) -> bool:
     """Whether a script may have raised `failure` because of what it read from the model or of other ranks."""
     kinds = (ArithmeticError, AssertionError, LookupError, ValueError)
     return isinstance(failure, kinds) and (rank.backend.flops > 0 or rank.exchange.substituted > 0)
+
+
+def _may_rest_on_others(failure: BaseException, rank: VirtualRank) -> bool:
+    """Whether a script may have raised `failure` because of what a rank held that stands for others."""
+    kinds = (AssertionError, LookupError, ValueError, SystemExit)
+    return rank.exchange.substituted > 0 and (isinstance(failure, kinds) or is_deliberate(failure))
 
 
 def _intercept_exit() -> None:

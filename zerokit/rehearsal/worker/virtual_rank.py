@@ -34,13 +34,16 @@ from zerokit.rehearsal.stand_ins.nvme_ledger import nvme_ledger
 from zerokit.rehearsal.timing.rank_time import RankTime
 from zerokit.rehearsal.watching.batches import BatchWatcher
 from zerokit.rehearsal.watching.evaluation import EvaluationWatcher
+from zerokit.rehearsal.watching.hub_files import HubFiles
 from zerokit.rehearsal.watching.labels import Labels
 from zerokit.rehearsal.watching.overrides import Overriding
 from zerokit.rehearsal.watching.phases import Phases, Recomputing
 from zerokit.rehearsal.watching.reading import Reading
+from zerokit.rehearsal.watching.repeated_lines import RepeatedLines
 from zerokit.rehearsal.watching.steps import Steps, Traffic
 from zerokit.rehearsal.watching.suppressed_writes import SuppressedWrites
 from zerokit.rehearsal.watching.watcher import Events
+from zerokit.rehearsal.watching.zero_init import ZeroInit
 from zerokit.reporting.categories import Category
 from zerokit.reporting.phases import RUN_PHASES, RunPhase
 
@@ -123,7 +126,8 @@ class VirtualRank:
         )
         self.evaluation = EvaluationWatcher(backend, self.batches)
         # A step ends once it is over and out of its phase.
-        self.events.add(self.suppressed, self.labels, Phases(backend, self.events), recomputing)
+        self.events.add(RepeatedLines(), HubFiles(), ZeroInit(), self.suppressed, self.labels)
+        self.events.add(Phases(backend, self.events), recomputing)
         self.events.add(self.batches, self.evaluation, self.traffic, self.steps, self.overriding)
         if time is not None:
             self.events.add(time)
@@ -182,6 +186,7 @@ class VirtualRank:
                 elapsed_seconds=perf_counter() - self.started,
                 ds_config=self.overriding.ds_config,
                 refused_ds_config=self.overriding.refused,
+                data_parallel_ranks=self.overriding.data_parallel_ranks,
                 requested_steps=self.batches.steps or None,
                 stopped_after_steps=steps.completed if steps.stopped else None,
                 idle_micro_steps=_idle_micro_steps(self),
