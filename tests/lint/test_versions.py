@@ -39,6 +39,9 @@ CHANGED: dict[str, tuple[Mapping[str, Any], str, str]] = {
     "master-weights-stages": ({**zero(3), **MASTERS}, "fp16.fp16_master_weights_and_grads", "error"),
     "muon-zero3": ({**zero(3), **MUON}, "optimizer.type", "error"),
     "buffers-keep-format": ({**zero(1), **FP16}, "", "info"),
+    "muon-embeddings": ({**zero(1), **MUON}, "optimizer.type", "warning"),
+    "muon-newton-schulz": ({**zero(1), **MUON}, "optimizer.type", "info"),
+    "collective-timeout": (zero(1), "", "info"),
 }
 """Change of meaning -> a config that meets it, and the path and severity of its finding."""
 
