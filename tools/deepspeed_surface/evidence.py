@@ -52,7 +52,9 @@ _AUTOCAST = "deepspeed/runtime/torch_autocast.py"
 _LEAF_MODULES = _seen(
     "deepspeed/runtime/zero/leaf_module_config.py", "DEFAULT_LEAF_MODULE_CLASSES", "0.18.0 .."
 )
-_ZENFLOW3 = _seen("deepspeed/ops/adam/zenflow_torch_adam.py", "class ZenFlowSelectiveAdamW_stage3", "0.18.1 ..")
+_ZENFLOW3 = _seen(
+    "deepspeed/ops/adam/zenflow_torch_adam.py", "class ZenFlowSelectiveAdamW_stage3", "0.18.1 .."
+)
 _COSINE = _seen(_SCHEDULES, "cosine_progress", "0.19.3 ..")
 _UNIVERSAL_ZERO3 = _seen(_ZERO3, "def _load_universal_checkpoint(", "0.14.5 ..")
 
@@ -226,7 +228,11 @@ EVIDENCE: dict[str, tuple[Evidence, ...]] = {
     ),
     "zero3-autocast-copies": (
         _seen(_AUTOCAST, "TORCH_AUTOCAST_INITIALIZED", "0.17.2 .."),
-        _seen(_ZERO3, "fp32_partitioned_groups_flat.append(self.fp16_partitioned_groups_flat[i])", "0.18.2 .."),
+        _seen(
+            _ZERO3,
+            "fp32_partitioned_groups_flat.append(self.fp16_partitioned_groups_flat[i])",
+            "0.18.2 ..",
+        ),
     ),
     "hybrid-engine-zero3": (
         _seen("deepspeed/module_inject/layers.py", "def _mark_uc_metadata(", "0.18.9 .."),
