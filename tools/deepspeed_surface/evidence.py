@@ -323,6 +323,22 @@ EVIDENCE: dict[str, tuple[Evidence, ...]] = {
         _seen(_ENGINE, "Muon cannot be used with the BF16_Optimizer", "0.19.7 .. 0.19.8"),
     ),
     "muon-fp16-overflow": (_MUON, _seen(_ORIGINAL_MUON, "grad_is_finite", "0.19.7 ..")),
+    "muon-fp16-unscaled": (_MUON, _seen(_ZERO12, "groups_lacking_loss_scale", "0.19.8 ..")),
+    "muon-momentum-lost": (
+        _seen(_ZERO12, "def _muon_staging_momentum(", "0.19.7 .."),
+        _seen(_ZERO12, "staged_momentum = self._muon_staging_momentum(", "0.19.8 .."),
+    ),
+    "muon-zero3-accumulation": (
+        _seen(
+            _ZERO3,
+            "self._apply_distributed_muon_update(communication_data_type, buffer_to_reduce)",
+            "0.18.9 .. 0.19.8",
+        ),
+    ),
+    "muon-matrix-scale": (
+        _seen(_ORIGINAL_MUON, "@compiler.compile()\ndef muon_update", "0.18.3 .."),
+        _seen(_ORIGINAL_MUON, "def _aspect_ratio_scale(", "0.19.8 .."),
+    ),
     "muon-gram-range": (
         _seen(_ORIGINAL_MUON, "X = G.to(compute_dtype)\n    if", "0.19.0 .."),
         _seen(_ORIGINAL_MUON, "norm_dtype", "0.19.8 .."),
