@@ -48,6 +48,7 @@ _SUPER_OFFLOAD = _seen(
     "deepspeed/runtime/superoffload/superoffload_stage3.py", "class SuperOffloadOptimizer_Stage3", "0.18.0 .."
 )
 _ORIGINAL_MUON = "deepspeed/runtime/zero/muon/original_muon.py"
+_DECOUPLED = "deepspeed/runtime/checkpoint_engine/decoupled_checkpoint_engine.py"
 _AUTOCAST = "deepspeed/runtime/torch_autocast.py"
 _LEAF_MODULES = _seen(
     "deepspeed/runtime/zero/leaf_module_config.py", "DEFAULT_LEAF_MODULE_CLASSES", "0.18.0 .."
@@ -133,6 +134,13 @@ EVIDENCE: dict[str, tuple[Evidence, ...]] = {
             "0.17.6 .. 0.18.2",
         ),
     ),
+    "stage0-fp16-static-scale": (
+        _seen(
+            _ENGINE,
+            "static loss scale: {self.loss_scale()}', ranks=[0])\n                optimizer = FP16_Optimizer",
+            ".. 0.17.1",
+        ),
+    ),
     "stage0-fp16-unscaled": (_TORCH_BACKWARD,),
     "stage0-bf16-accumulates": (
         _WITHOUT_ZERO,
@@ -212,6 +220,21 @@ EVIDENCE: dict[str, tuple[Evidence, ...]] = {
     "modules-added-later": (_seen(_HOOKS, "def ensure_zero_ordered_dict(", "0.19.1 .."),),
     "zero3-wrapper-hooks": (_seen(_HOOKS, "not in module.__dict__", "0.19.3 .."),),
     "autotp-zero3": (_seen(_ENGINE, "and 'zero_stage = 3' has not been validated", "0.16.4 .. 0.19.4"),),
+    "autotp-biases": (
+        _seen("deepspeed/module_inject/layers.py", "class GatherReplacedLayerParams", "0.16.4 .."),
+        _seen("deepspeed/module_inject/layers.py", "def add_bias(", "0.17.0 .."),
+    ),
+    "autoep-large-experts": (
+        _seen(
+            "deepspeed/moe/group_gemm_triton.py", "b_base = b_ptr + selected * stride_be", "0.19.4 .. 0.19.6"
+        ),
+    ),
+    "autoep-universal": (
+        _seen("deepspeed/module_inject/auto_ep.py", "class AutoEP", "0.19.2 .."),
+        _seen(
+            "deepspeed/checkpoint/ds_to_universal.py", "def _aggregate_autoep_zero12_metadata(", "0.19.5 .."
+        ),
+    ),
     "autotp-patterns": (
         _seen("deepspeed/module_inject/autotp_config.py", "class AutoTPConfig", "0.18.6 .."),
         _seen(
@@ -375,6 +398,29 @@ EVIDENCE: dict[str, tuple[Evidence, ...]] = {
         _seen(_ENGINE, "load_zero_checkpoint and not self.zero_nvme_offload_optimizer()", "0.18.0 .."),
     ),
     "sequence-parallel-resume": (_seen(_ENGINE, "checkpoint_mp_rank", "0.19.6 .."),),
+    "sequence-parallel-save": (
+        _seen(
+            "deepspeed/runtime/sequence_parallel/parallel_state_sp.py", "def initialize_sequence", "0.17.0 .."
+        ),
+        _seen(
+            "deepspeed/runtime/sequence_parallel/parallel_state_sp.py", "get_model_parallel_rank", "0.18.2 .."
+        ),
+    ),
+    "sequence-parallel-profile": (
+        _seen(
+            "deepspeed/profiling/flops_profiler/profiler.py",
+            "dp_world_size = self.ds_engine.seq_dp_world_size",
+            "0.19.3 ..",
+        ),
+    ),
+    "decoupled-writer-hang": (
+        _seen(_DECOUPLED, "class DecoupledCheckpointEngine", "0.17.1 .."),
+        _seen(_DECOUPLED, "timeout", "0.18.4 .."),
+    ),
+    "writer-open-files": (
+        _seen("deepspeed/io/fast_file_writer.py", "_aio_fd = INVALID_FD", "0.17.1 .."),
+        _seen("deepspeed/io/fast_file_writer.py", "os.fsync(", "0.19.1 .."),
+    ),
     "sequence-parallel-peft": (
         _seen(
             "deepspeed/runtime/sequence_parallel/ulysses_sp.py",
