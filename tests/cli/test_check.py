@@ -398,3 +398,25 @@ def test_a_folder_is_fixed_without_what_links_of_it_lead_to(zerokit: Run, bad: P
     before = bad.read_text()
     code, _, err = zerokit("check", tmp_path / "configs", "--fix")
     assert (code, bad.read_text()) == (2, before), err
+
+
+def test_upgrade_reports_changes_only_and_gives_1_for_an_error(zerokit: Run, tmp_path: Path) -> None:
+    file = tmp_path / "ds.json"
+    file.write_text(
+        '{"train_micro_batch_size_per_gpu": 1, "gradient_cliping": 1.0,\n'
+        ' "gradient_accumulation_steps": 2, "zero_optimization": {"stage": 2}}'
+    )
+    code, out, err = zerokit("check", file, "--upgrade", "0.17.5..0.17.6", "--format", "json")
+    assert (code, err) == (1, "")
+    (checked,) = json.loads(out)["files"]
+    assert [(one["rule"], one["line"]) for one in checked["findings"]] == [("defect-comes", 2)]
+    code, out, _ = zerokit("check", file, "--upgrade", "0.18.8..0.18.9", "--severity", "warning")
+    assert (code, out.splitlines()[0]) == (0, f"{file}: nothing found")
+
+
+@pytest.mark.parametrize("other", [("--fix",), ("--deepspeed-version", "0.19.8"), ("--format", "sarif")])
+def test_upgrade_is_refused_together_with(zerokit: Run, other: tuple[str, ...]) -> None:
+    message = "zerokit: error: --upgrade: cannot be combined with " + " ".join(other).removesuffix(" 0.19.8")
+    code, out, err = zerokit("check", ZERO2, "--upgrade", "0.16.4..", *other)
+    assert (code, out) == (2, "")
+    assert err.startswith(message)

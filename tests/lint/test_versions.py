@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from tests.lint.asking import MICRO, found, said, zero
+from zerokit.documents import Document
+from zerokit.errors import ConfigError, DocumentError
 from zerokit.lint import check_config
 from zerokit.lint.defects import CHANGES
+from zerokit.lint.upgrade import check_upgrade, parse_upgrade
 from zerokit.releases.versions import NEWEST, SUPPORTED, Version, parse_version
 from zerokit.resolving.run import Run
 
@@ -39,6 +42,9 @@ CHANGED: dict[str, tuple[Mapping[str, Any], str, str]] = {
     "master-weights-stages": ({**zero(3), **MASTERS}, "fp16.fp16_master_weights_and_grads", "error"),
     "muon-zero3": ({**zero(3), **MUON}, "optimizer.type", "error"),
     "buffers-keep-format": ({**zero(1), **FP16}, "", "info"),
+    "muon-embeddings": ({**zero(1), **MUON}, "optimizer.type", "warning"),
+    "muon-newton-schulz": ({**zero(1), **MUON}, "optimizer.type", "info"),
+    "collective-timeout": (zero(1), "", "info"),
 }
 """Change of meaning -> a config that meets it, and the path and severity of its finding."""
 
@@ -87,3 +93,65 @@ def test_a_plain_config_is_good_everywhere(version: Version | None) -> None:
     config = {**zero(2), **BF16, **ADAMW, "gradient_clipping": 1.0}
     findings = check_config(config, Run.of(deepspeed_version=version)).findings
     assert [finding for finding in findings if finding.severity == "error"] == []
+
+
+def upgraded(config: Mapping[str, Any], releases: str, **run: Any) -> list[tuple[str, str, str]]:
+    """The rule, path and severity of all that an upgrade changes."""
+    report = check_upgrade(Document(config, "ds.json"), Run.of(**run), parse_upgrade(releases))
+    return [(found.rule, ".".join(map(str, found.path)), found.severity) for found in report.findings]
+
+
+FP16_MUON = {**zero(2, reduce_scatter=False), **FP16, **MUON, "gradient_clipping": 0.0}
+LAMB = {**zero(0), "gradient_clipping": 0.0, "optimizer": {"type": "OneBitLamb", "params": {"lr": 1e-3}}}
+
+
+@pytest.mark.parametrize(
+    ("releases", "config", "change"),
+    [
+        ("0.18.2..0.18.3", {**zero(2), "gradient_accumulation_steps": 2}, "defect-fixed"),
+        ("0.17.5..0.17.6", {**zero(2), "gradient_accumulation_steps": 2}, "defect-comes"),
+        ("0.19.2..0.19.3", zero(2), "default-changes"),
+        ("0.19.6..0.19.7", {**zero(2), "compute_grad_norm": True}, ""),
+        ("0.19.6..0.19.7", zero(2, compute_grad_norm=False), "key-read"),
+        ("0.19.6..0.19.7", LAMB, "key-not-read"),
+        ("0.19.6..0.19.7", {**zero(0), "sparse_attention": {"mode": "dense"}}, "key-not-read"),
+        ("0.19.5..0.19.6", FP16_MUON, "meaning-changes"),
+        ("0.19.6..0.19.7", FP16_MUON, "defect-fixed"),
+        ("0.18.5..0.18.9", {**zero(2), "gradient_clipping": 1.0}, "defect-fixed"),
+        ("0.16.4..0.17.6", {**zero(1), **MUON}, "key-read"),
+    ],
+)
+def test_what_an_upgrade_changes(releases: str, config: Mapping[str, Any], change: str) -> None:
+    changes = upgraded(config, releases)
+    assert (change in {rule for rule, _, _ in changes}) == bool(change)
+    worse = {"defect-comes", "default-changes", "key-not-read"}
+    assert all((severity == "info") == (rule not in worse) for rule, _, severity in changes)
+
+
+def test_an_upgrade_changes_nothing_for_other_files() -> None:
+    assert upgraded({**zero(1), "gradient_clipping": 1.0}, "0.16.0..0.17.1", num_gpus=1) == []
+    # Muon came after 0.16.4, so that what later releases changed in it changes nothing here.
+    changes = upgraded({**zero(1), **MUON, "gradient_clipping": 0.0}, "0.16.4..0.19.8", num_gpus=1)
+    assert ("meaning-changes", "optimizer.type", "info") not in changes
+
+
+@pytest.mark.parametrize(
+    ("releases", "line"),
+    [
+        ("0.19.8..0.16.4", "0.19.8 is later than 0.16.4: this is no upgrade. Write the older one first: "),
+        ("0.19..0.19.8", "both releases are 0.19.8, so nothing changes"),
+        ("0.16.4", "'0.16.4' does not name two releases of DeepSpeed. Write OLD..NEW"),
+        ("..0.19.8", "does not name two releases"),
+        ("0.16.4..0.99", "DeepSpeed 0.99 is not supported. Give a release from"),
+    ],
+)
+def test_releases_that_are_no_upgrade(releases: str, line: str) -> None:
+    with pytest.raises(ConfigError, match="--upgrade") as error:
+        parse_upgrade(releases)
+    assert line in str(error.value)
+
+
+def test_an_upgrade_of_a_launch_file_is_refused() -> None:
+    launch = {"distributed_type": "DEEPSPEED", "deepspeed_config": {"zero_stage": 2}}
+    with pytest.raises(DocumentError, match="accelerate launch"):
+        check_upgrade(Document(launch, "launch.yaml"), Run(), parse_upgrade("0.16.4.."))

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from zerokit.lint.rule import Rule
     from zerokit.lint.run import Report
     from zerokit.lint.selection import Selection
+    from zerokit.lint.upgrade import Upgrade
     from zerokit.models import ModelShape
     from zerokit.recipe import LoadedRecipe, Recipe
     from zerokit.resolving.run import Run
@@ -79,7 +80,20 @@ class CheckOptions:
     host_memory: Annotated[str | None, host_memory_option()] = None
     deepspeed_version: Annotated[
         str | None,
-        typer.Option(metavar="VERSION", help="DeepSpeed of the cluster.", show_default="the newest"),
+        typer.Option(
+            metavar="VERSION",
+            autocompletion=completion.release,
+            help="DeepSpeed of the cluster.",
+            show_default="the newest",
+        ),
+    ] = None
+    upgrade: Annotated[
+        str | None,
+        typer.Option(
+            metavar="OLD..NEW",
+            autocompletion=completion.upgrade,
+            help="Report only what changes for the files between two releases of DeepSpeed.",
+        ),
     ] = None
     only: Annotated[list[str] | None, _rule("--only", help="Report this rule only.")] = None
     disable: Annotated[list[str] | None, _rule(help="Do not report this rule.")] = None
@@ -121,9 +135,10 @@ def check(options: CheckOptions) -> None:
         cluster=Cluster(options.num_gpus, options.gpus_per_node, card, host_bytes),
         **_read_facts(options.model, loaded, options.deepspeed_version),
     )
-    least = options.severity or ("info" if options.only else DEFAULT_SEVERITY)
+    upgrade = _upgrade(options)
+    least = options.severity or ("info" if options.only or upgrade else DEFAULT_SEVERITY)
     selection = Selection(options.only or (), options.disable or (), least)
-    checker = _Checker(run, loaded, selection, options.fix, options.dry_run)
+    checker = _Checker(run, loaded, selection, options.fix, options.dry_run, upgrade)
     checked = [checker.check(file) for file in files_in(options.files)]
     _print(checked, options.output_format, checker.diffs)
     if options.model is not None and card is not None:
@@ -135,6 +150,27 @@ def check(options: CheckOptions) -> None:
 
         note("zerokit: note: preview only: --fix without --diff (or --dry-run) writes this change")
     _exit(checked, checker)
+
+
+def _upgrade(options: CheckOptions) -> Upgrade | None:
+    """The releases of --upgrade; None without it."""
+    if options.upgrade is None:
+        return None
+    from zerokit.lint.upgrade import parse_upgrade
+
+    others = {
+        "--fix": options.fix,
+        "--deepspeed-version": options.deepspeed_version,
+        "--only": options.only,
+        "--disable": options.disable,
+        "--format sarif": options.output_format == "sarif",
+    }
+    for name, is_given in others.items():
+        if is_given:
+            raise ZerokitError(
+                f"cannot be combined with {name}", where="--upgrade", hint="Give one of the two"
+            )
+    return parse_upgrade(options.upgrade)
 
 
 def _load(recipe: Path) -> LoadedRecipe:
@@ -184,6 +220,7 @@ class _Checker:
     selection: Selection
     fix: bool
     dry_run: bool
+    upgrade: Upgrade | None = None
     diffs: list[str] = field(default_factory=list)
     bugs: int = 0
 
@@ -197,10 +234,10 @@ class _Checker:
             return CheckedFile(file.where or "", Report((), {}), error=file)
         try:
             document = read_file(file)
+            if not self.fix:
+                return CheckedFile(document.name, self._report(document))
         except DocumentError as error:
             return CheckedFile(printable(file), Report((), {}), error=error)
-        if not self.fix:
-            return CheckedFile(document.name, self._report(document))
         return self._fixed(file, document)
 
     def _fixed(self, file: Path, document: Document) -> CheckedFile:
@@ -241,6 +278,10 @@ class _Checker:
 
             document, loaded = write_optimizer(document, self.loaded)
             run = replace(run, recipe=loaded.recipe)
+        if self.upgrade is not None:
+            from zerokit.lint.upgrade import check_upgrade
+
+            return check_upgrade(document, run, self.upgrade, select=self.selection.of)
         return check_file(document, run, on_bug=on_bug, select=self.selection.of)
 
 

@@ -34,6 +34,18 @@ def _presets() -> Iterable[str]:
     return PRESETS
 
 
+def _releases() -> Iterable[str]:
+    from zerokit.releases.versions import SUPPORTED
+
+    return reversed(SUPPORTED)
+
+
+def _upgrades() -> Iterator[str]:
+    from zerokit.releases.versions import NEWEST
+
+    yield from (f"{release}..{NEWEST}" for release in _releases() if release != str(NEWEST))
+
+
 def _rules() -> Iterable[str]:
     from zerokit.lint.run import all_rules
 
@@ -83,3 +95,5 @@ gpu = _beginning(_gpus)
 model = _beginning(_models)
 preset = _beginning(_presets)
 rule = _beginning(_rules)
+release = _beginning(_releases)
+upgrade = _beginning(_upgrades)

@@ -14,7 +14,7 @@ from zerokit.config.conditions import Condition, bf16_optimizer
 from zerokit.config.dtypes import FP32_NAMES
 from zerokit.config.scheduler import TORCH_SCHEDULERS
 from zerokit.documents import split_dotted
-from zerokit.lint.number_formats import format_at, fp16_may_be_on, switch
+from zerokit.lint.number_formats import format_at, fp16_may_be_on, precision, switch
 from zerokit.lint.optimizer_facts import (
     OPTIMIZER,
     SCHEDULER,
@@ -173,6 +173,29 @@ def _more_than_an_int_counts(subject: Subject) -> bool:
     return model is not None and ranks is not None and model.num_parameters // ranks > 2**31 - 1
 
 
+def _communicates_another_format(subject: Subject) -> bool:
+    weights, sent = precision(subject), format_at(subject, "communication_data_type")
+    return None not in (weights, sent) and weights != sent
+
+
+def _may_exceed_the_bucket(subject: Subject) -> bool:
+    """Whether a gradient may be larger than the bucket; always if the model or the bucket is not known."""
+    model, recipe = subject.run.model, subject.run.recipe
+    bucket = subject.value(ZERO, "reduce_bucket_size")
+    if model is None or bucket is None or (recipe is not None and recipe.peft is not None):
+        return True
+    return bool(max(tensor.elements for tensor in model.tensors) > bucket)
+
+
+def _may_fit_a_sub_group(subject: Subject) -> bool:
+    """Whether one parameter group may fit; the Trainer has a small one of biases and norms."""
+    model, ranks = subject.run.model, subject.cluster.num_gpus
+    if subject.run.target != "deepspeed" or model is None or ranks is None:
+        return True
+    size = subject.value(ZERO, "sub_group_size")
+    return size is None or model.num_parameters // ranks <= size
+
+
 def _all_steps_warm_up(subject: Subject) -> bool:
     total = schedule_argument(subject, "total_num_steps")
     return isinstance(total, int) and total == schedule_argument(subject, "warmup_num_steps")
@@ -208,6 +231,9 @@ _NAMED: Mapping[str, Test] = {
     "a rate of the optimizer other than 0.001": lambda subject: (
         subject.is_set(*OPTIMIZER, "lr") and optimizer_argument(subject, "lr") not in (None, 0.001)
     ),
+    "weights in another format than `communication_data_type`": _communicates_another_format,
+    "gradients that may exceed `zero_optimization.reduce_bucket_size`": _may_exceed_the_bucket,
+    "parameters that may fit into `zero_optimization.sub_group_size`": _may_fit_a_sub_group,
     "a schedule": schedule_name,
     "a schedule of PyTorch": lambda subject: schedule_name(subject) in TORCH_SCHEDULERS,
     "an optimizer": optimizer_name,

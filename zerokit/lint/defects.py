@@ -49,6 +49,8 @@ class Defect:
     """The key to report, dotted."""
     sometimes: bool = False
     """Whether it need not happen when all conditions hold, such as a race."""
+    better: str = ""
+    """The release to advise, where the first without the defect has a related one."""
     instead: str = ""
     """What helps other than another release."""
     severity: Severity | None = None
@@ -83,7 +85,8 @@ class Defect:
     @property
     def advice(self) -> str:
         """What to do, without a full stop."""
-        ways = [f"use DeepSpeed {self.span.until} or later"] if self.span.until is not None else []
+        release = self.better or self.span.until
+        ways = [f"use DeepSpeed {release} or later"] if release is not None else []
         ways += [self.instead] if self.instead else []
         text = ", or ".join(ways) or "leave this setting out"
         return text[0].upper() + text[1:]

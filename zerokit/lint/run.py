@@ -199,6 +199,11 @@ def _placed(finding: Finding, document: Document) -> Finding:
     return finding if place is None else replace(finding, line=place[0], column=place[1])
 
 
+def findings_in_order(findings: Iterable[Finding], document: Document) -> tuple[Finding, ...]:
+    """Findings with their places, in the order of the file's lines."""
+    return _sorted((_placed(finding, document) for finding in findings), document)
+
+
 def _sorted(findings: Iterable[Finding], document: Document) -> tuple[Finding, ...]:
     """By line; within a line by column, and then in the order of the rules. YAML cannot be fixed."""
     if document.is_yaml:

@@ -30,9 +30,7 @@ def key_of_later_version(subject: Subject) -> Iterator[Hit]:
     version = subject.run.deepspeed_version
     if version is None:
         return
-    for path, value in _foreign_keys(subject.written, (), version):
-        if not refused_at(path, version) and _is_default(path, value):
-            continue
+    for path in foreign_keys(subject.written, version):
         facts = key_facts(path)
         since = facts.since if facts is not None else None
         refuses = "refuses" if refused_at(path, version) else "ignores"
@@ -43,7 +41,14 @@ def key_of_later_version(subject: Subject) -> Iterator[Hit]:
             yield Hit(path, message, "Remove the key, or use another release of DeepSpeed")
 
 
-def _foreign_keys(data: Any, path: KeyPath, version: Version) -> Iterator[tuple[KeyPath, Any]]:
+def foreign_keys(written: Mapping[str, Any], version: Version) -> Iterator[KeyPath]:
+    """The outermost keys that a release does not know, without those that request the newest's default."""
+    for path, value in _unknown_keys(written, (), version):
+        if refused_at(path, version) or not _is_default(path, value):
+            yield path
+
+
+def _unknown_keys(data: Any, path: KeyPath, version: Version) -> Iterator[tuple[KeyPath, Any]]:
     """The outermost keys that a release does not know, with their values."""
     if not isinstance(data, Mapping):
         return
@@ -52,7 +57,7 @@ def _foreign_keys(data: Any, path: KeyPath, version: Version) -> Iterator[tuple[
         if is_comment(key):
             continue
         if known_at(here, version):
-            yield from _foreign_keys(value, here, version)
+            yield from _unknown_keys(value, here, version)
         else:
             yield here, value
 
@@ -82,7 +87,7 @@ def default_of_version(subject: Subject) -> Iterator[Hit]:
     version = subject.run.deepspeed_version
     if version is None:
         return
-    for path in _telling_keys(subject):
+    for path in keys_with_telling_defaults(subject):
         if not subject.is_absent(*path):
             continue
         then, now = default_at(path, version), default_at(path, NEWEST)
@@ -95,7 +100,7 @@ def default_of_version(subject: Subject) -> Iterator[Hit]:
         yield Hit(place, message, f'Add "{path[-1]}" with the value that is meant')
 
 
-def _telling_keys(subject: Subject) -> Iterator[tuple[str, ...]]:
+def keys_with_telling_defaults(subject: Subject) -> Iterator[tuple[str, ...]]:
     """Keys whose defaults change what happens, where they act."""
     if subject.run.target != "trainer":  # for which the absence has a rule of its own
         yield ("gradient_clipping",)
