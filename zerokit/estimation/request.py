@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -10,21 +10,25 @@ from typing import Any
 from zerokit.choices import OffloadDevice, OptimizerKind, Precision, Target
 from zerokit.config import DeepSpeedConfig, load_ds_config, read_ds_config
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
+from zerokit.config.descriptions import shown
+from zerokit.config.key_index import canonical
 from zerokit.config.load import as_error
-from zerokit.documents import Document
+from zerokit.documents import Document, KeyPath, dotted
 from zerokit.errors import ConfigError
 from zerokit.hardware import GPUS_PER_NODE
 from zerokit.hardware.cluster import Cluster
 from zerokit.memory import TrainingRun
 from zerokit.memory.optimizers import optimizer_made
 from zerokit.memory.training_run import RunOptions
+from zerokit.resolving.auto_word import autos, is_dropped
 from zerokit.resolving.run import Run
-from zerokit.resolving.trace import Resolution, resolve, resolve_settled
+from zerokit.resolving.trace import Resolution, Value, resolve, resolve_settled
 from zerokit.writing.build import build_ds_config
 
 _NOT_FOR_MEMORY = ("scheduler", "steps_per_print")
 """Keys without influence on memory; `scheduler` needs numbers that only the data determine."""
 _SAVING = ("stage3_gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save")
+_SECTION = "zero_optimization."
 _SOME_FOLDER = "/local_nvme"
 """The path does not change how much is written."""
 
@@ -86,14 +90,15 @@ class Runs:
         sizes = {str(value.path[0]): value for value in resolution.values if len(value.path) == 1}
         options = {one.name: getattr(question, one.name) for one in fields(RunOptions)}
         options |= {
-            "micro_batch_size": _size(sizes[MICRO].value, "micro_batch_size"),
-            "gradient_accumulation_steps": _size(sizes[STEPS].value, "gradient_accumulation_steps"),
+            "micro_batch_size": _size(sizes, MICRO, "micro_batch_size"),
+            "gradient_accumulation_steps": _size(sizes, STEPS, "gradient_accumulation_steps"),
             "optimizer": question.optimizer or _own_optimizer(question.target, config),
         }
         if isinstance(question.model, int):
             options["seq_len"] = None
+        notes = tuple(_notes(document, question, resolution))
         is_default = question.target == "trainer" and "the default of" in sizes[MICRO].detail
-        return TrainingRun(**options, ds_config=config, micro_batch_is_default=is_default)
+        return TrainingRun(**options, ds_config=config, micro_batch_is_default=is_default, notes=notes)
 
     def _document(self, question: Question) -> Document:
         source = question.ds_config
@@ -113,7 +118,7 @@ class Runs:
         return document
 
     def _check(self, document: Document, written: Document, question: Question) -> None:
-        """Raises ConfigError with the first error of the config.
+        """Raises ConfigError with the first error of the config, except "auto" that DeepSpeed drops.
 
         Args:
             document: with the sizes of the question.
@@ -129,7 +134,9 @@ class Runs:
         errors = [
             finding
             for finding in check_document(document, run).findings
-            if finding.severity == "error" and finding.rule != "not-plain-json"  # read all the same
+            if finding.severity == "error"
+            and finding.rule != "not-plain-json"  # read all the same
+            and not (finding.rule == "unfilled-auto" and _runs_with_auto(question.target, finding.path))
         ]
         if errors:
             cluster = Cluster(question.cluster.num_gpus, question.cluster.gpus_per_node)
@@ -139,6 +146,21 @@ class Runs:
             named = check_document(written, Run(target=question.target, cluster=cluster)).findings
             raise as_error(errors, document, options=options, named=named)
         self._checked.add(given)
+
+
+def _runs_with_auto(target: Target, path: KeyPath) -> bool:
+    return target == "deepspeed" and is_dropped(path)
+
+
+def _notes(document: Document, question: Question, resolution: Resolution) -> Iterator[str]:
+    """What was assumed: DeepSpeed's defaults for "auto"."""
+    values = {value.path: value.value for value in resolution.values}
+    dropped = [path for path in autos(document.data) if _runs_with_auto(question.target, path)]
+    defaults = [
+        f"{dotted(path).removeprefix(_SECTION)} {shown(values.get(canonical(path)))}" for path in dropped
+    ]
+    if defaults:
+        yield f'DeepSpeed drops "auto" and uses its defaults: {", ".join(defaults)}'
 
 
 def _read(source: str | Path | Mapping[str, Any] | DeepSpeedConfig) -> Document:
@@ -226,9 +248,17 @@ def _precision_in(data: Mapping[str, Any]) -> Precision | None:
     return "fp32" if enabled and "auto" not in enabled.values() else None
 
 
-def _size(value: Any, name: str) -> int:
+def _size(values: Mapping[str, Value], key: str, name: str) -> int:
+    """The value of a key; accumulation is 1 where neither it nor the batch of all ranks is given.
+
+    Raises:
+        ConfigError: it is not known: DeepSpeed computes it from model-parallel sizes.
+    """
+    value = values[key].value if key in values else None
     if isinstance(value, int):
         return value
+    if key == STEPS and value is None and TRAIN not in values:
+        return 1
     option = f"--{name.replace('_', '-')}"
     raise ConfigError(f"the {name} is not known", where="ds_config", hint=f"Give it with {option}")
 

@@ -14,6 +14,7 @@ from zerokit.memory.traits import traits_of
 
 def caveats(run: TrainingRun, settings: Settings, found: GpuReplay) -> Iterator[str]:
     """Yield one sentence per warning."""
+    yield from run.notes
     yield from _of_model(run, settings, found)
     if settings.optimizer.certainty != "exact":
         yield f"the states of {settings.optimizer.name} are {settings.optimizer.certainty}; rehearse the run"

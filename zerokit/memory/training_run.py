@@ -84,6 +84,8 @@ class TrainingRun(RunOptions):
     ds_config: DeepSpeedConfig
     micro_batch_is_default: bool = False
     """Whether `micro_batch_size` is the Trainer's default; only changes the heading."""
+    notes: tuple[str, ...] = ()
+    """What was assumed when the run was made, one sentence each; only printed."""
     rank: int | None = None
     """The rank to estimate; None: the rank with the fullest GPU. Ranks differ under stages 1 and 2 only."""
 
