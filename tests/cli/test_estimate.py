@@ -347,7 +347,7 @@ def test_a_person_at_a_terminal_is_asked_for_what_is_missing(
     assert f"In one line: zerokit estimate {one_line}\n" in err
     assert out.endswith(zerokit(*ONE)[1])
     code, out, err = zerokit("estimate", MODEL, "--zero-stage", "2,4")  # said before the first question
-    assert (code, err) == (2, "zerokit: error: --zero-stage: is 4. Give 0 to 3\n")
+    assert (code, err) == (2, "zerokit: error: --zero-stage: is 4. Give 0 to 3, or none\n")
     answers("7.5B\n8\n2\n")  # which needs no length
     assert zerokit("estimate")[0] == 0
     monkeypatch.setattr(sys, "stdin", io.StringIO(f"{MODEL}\n8\n512\n2\n"))  # a pipe
@@ -412,6 +412,33 @@ def test_a_loss_in_chunks_makes_no_logits(zerokit: Run) -> None:
     assert logits() >= {"forward", "loss", "evaluation"}
     assert logits("--liger") == {"evaluation"}  # where Liger makes them, too
     assert not logits("--chunked-loss")
+
+
+def test_stage_0_says_what_the_run_needs_without_deepspeed(zerokit: Run) -> None:
+    words = ("estimate", MODEL, "--num-gpus", 2, "--seq-len", 512)
+    line = "Without DeepSpeed (--zero-stage none) it needs "
+    out = zerokit(*words, "--zero-stage", 0)[1]
+    plain = data_of(zerokit, *words, "--zero-stage", "none")["device"]
+    assert (
+        f"{line}{plain['low_bytes'] / GIB:.2f} to {plain['high_bytes'] / GIB:.2f} GiB: model states of 8"
+        in out
+    )
+    for others in (["--zero-stage", 2], ["--zero-stage", 0, "--precision", "fp32"], ["--zero-stage", "none"]):
+        assert line not in zerokit(*words, *others)[1]
+    code, out, _ = zerokit(*words, "--zero-stage", "none,0", "--gpu", "4090")
+    assert (code, "  none   3.68" in out) == (0, True)
+
+
+def test_what_likely_does_not_fit_is_1_with_the_changes_that_help(zerokit: Run, tmp_path: Path) -> None:
+    file = tmp_path / "ds_z2.json"  # hiyouga/LLaMA-Factory#8642
+    file.write_text('{"bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 2, "overlap_comm": true}}')
+    words = ["estimate", "qwen3-32b", "--num-gpus", 8, "--micro-batch-size", 1, "--ds-config", file]
+    words += ["--precision", "bf16", "--seq-len", 2048, "--gradient-checkpointing", "--gpu", "H200"]
+    code, out, _ = zerokit(*words)
+    assert code == 1
+    assert out.startswith("Likely does not fit: needs 138.28 to 156.64 GiB, the card has 139.80 GiB; 92% of")
+    assert '  "zero_optimization": {"stage": 3} in the ds_config: needs ' in out
+    assert json.loads(zerokit(*words, "--format", "json")[1])["advice"][0]["fit"]["verdict"] == "fits"
 
 
 def test_activations_need_a_length(zerokit: Run) -> None:

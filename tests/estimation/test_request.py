@@ -290,3 +290,35 @@ def test_auto_that_deepspeed_drops_is_its_default(section: str, autos: list[str]
 def test_auto_that_stops_the_run_is_refused(changes: dict[str, Any], target: Target) -> None:
     with pytest.raises(ConfigError, match="auto"):
         run(ds_config={**OPENRLHF, **changes}, target=target, micro_batch_size=None)
+
+
+@pytest.mark.parametrize(
+    ("options", "letters", "ddp"),
+    [
+        ({}, ("2Φ", "2Φ", "4Φ"), 2),
+        ({"precision": "fp32"}, ("4Φ", "4Φ", "8Φ"), 4),
+        ({"autocast": True}, ("4Φ", "4Φ", "8Φ"), 4),
+        ({"optimizer": "sgd"}, ("2Φ", "2Φ", "0Φ"), 2),
+        ({"target": "deepspeed"}, ("2Φ", "2Φ", "4Φ"), 2),
+    ],
+)
+def test_without_deepspeed_states_have_the_type_of_the_weights(
+    options: dict[str, Any], letters: tuple[str, ...], ddp: int
+) -> None:
+    found = answer(zero_stage="none", **options)
+    assert tuple(one.symbols for one in found.model_states.each) == letters
+    names = {term.name: term.bytes for term in found.terms_of("gpu", "always")}
+    assert "master weights" not in names
+    assert names["buckets of DistributedDataParallel"] == ddp * found.num_parameters
+    alone = answer(zero_stage="none", num_gpus=1, **options)
+    assert found.device.steady_bytes - alone.device.steady_bytes == ddp * found.num_parameters
+    assert "without DeepSpeed" in heading(found)
+    assert as_data(found)["zero_stage"] == "none"
+
+
+def test_without_deepspeed_weights_in_fp16_are_refused() -> None:
+    with pytest.raises(ConfigError, match="GradScaler"):
+        run(zero_stage="none", precision="fp16")
+    assert run(zero_stage="none", precision="fp16", autocast=True).without_deepspeed
+    with pytest.raises(ZerokitError, match="autocast"):
+        run(zero_stage=2, autocast=True)

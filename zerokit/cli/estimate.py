@@ -17,7 +17,7 @@ from zerokit.files import check_writable, write_file
 from zerokit.hardware.gpus import some_gpu
 
 if TYPE_CHECKING:
-    from zerokit.estimation import Axes, Fit, Limits, Question
+    from zerokit.estimation import Advice, Axes, Fit, Limits, Question
     from zerokit.hardware.gpus import Gpu
     from zerokit.memory import Estimate
     from zerokit.models import ModelShape
@@ -72,7 +72,8 @@ def _count(text: str | None) -> int | None:
 
 
 def _answer(question: Question, axes: Axes, options: EstimateOptions, *, as_json: bool) -> None:
-    from zerokit.estimation import Runs, find_limits, sweep, verdict
+    from zerokit.estimation import Runs, advise, find_limits, sweep, verdict
+    from zerokit.estimation.advice import plain_torch
     from zerokit.estimation.as_json import as_data, sweep_data
     from zerokit.reporting.verdicts import exit_code
 
@@ -90,7 +91,13 @@ def _answer(question: Question, axes: Axes, options: EstimateOptions, *, as_json
     limits = None
     if find and memory is not None:
         limits = find_limits(next(axes.questions(question)), memory, runs)
-    data = sweep_data(answers) if axes.varied else as_data(*answers[0], limits)
+    advice = []
+    if not axes.varied and (fit := answers[0][1]) is not None:
+        advice = advise(next(axes.questions(question)), answers[0][0], fit, runs)
+    plain = None
+    if not axes.varied and not options.explain:
+        plain = plain_torch(next(axes.questions(question)), answers[0][0], runs)
+    data = sweep_data(answers) if axes.varied else as_data(*answers[0], limits, advice)
     if options.plot is not None:
         from zerokit.estimation.plot import write_plot
 
@@ -100,7 +107,7 @@ def _answer(question: Question, axes: Axes, options: EstimateOptions, *, as_json
     if as_json:
         print_json(data)
     else:
-        _print_text(answers, axes, limits, options)
+        _print_text(answers, axes, limits, advice, plain, options)
     raise typer.Exit(exit_code(fit.verdict for _, fit in answers if fit is not None))
 
 
@@ -108,6 +115,8 @@ def _print_text(
     answers: list[tuple[Estimate, Fit | None]],
     axes: Axes,
     limits: Limits | None,
+    advice: list[Advice],
+    plain: Estimate | None,
     options: EstimateOptions,
 ) -> None:
     from zerokit.estimation.explain import print_explanation
@@ -118,7 +127,7 @@ def _print_text(
     elif axes.varied:
         print_sweep(answers, axes.varied)
     else:
-        print_estimate(*answers[0], limits, details=options.details)
+        print_estimate(*answers[0], limits, advice, plain, details=options.details)
 
 
 def _adapter(options: EstimateOptions, model: ModelShape | int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from zerokit.choices import Attention, ChunkedLoss, OffloadDevice, OptimizerKind, Precision, Target
+from zerokit.choices import Attention, ChunkedLoss, OffloadDevice, OptimizerKind, Precision, Target, ZeroStage
 from zerokit.config import DeepSpeedConfig
 from zerokit.errors import ZerokitError
 from zerokit.estimation.request import Question, Runs
@@ -25,7 +25,7 @@ def estimate(
     num_gpus: int,
     gpus_per_node: int = GPUS_PER_NODE,
     ds_config: str | Path | Mapping[str, Any] | DeepSpeedConfig | None = None,
-    zero_stage: int | None = None,
+    zero_stage: ZeroStage | None = None,
     offload_optimizer: OffloadDevice | None = None,
     offload_param: OffloadDevice | None = None,
     precision: Precision | None = None,
@@ -45,6 +45,7 @@ def estimate(
     num_trainable_parameters: int | None = None,
     frozen_modules: tuple[str, ...] = (),
     chunked_loss: ChunkedLoss | None = None,
+    autocast: bool = False,
     packing: bool = False,
     generation: Generation | None = None,
     loads_full_copy_per_rank: bool | None = None,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from zerokit.choices import OffloadDevice, OptimizerKind, Precision, Target
+from zerokit.choices import OffloadDevice, OptimizerKind, Precision, Target, ZeroStage
 from zerokit.config import DeepSpeedConfig, load_ds_config, read_ds_config
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.config.descriptions import shown
@@ -39,8 +39,8 @@ class Question(RunOptions):
 
     ds_config: str | Path | Mapping[str, Any] | DeepSpeedConfig | None = None
     """A file, a dict or a config. None: what `zerokit config` writes for the four settings that follow."""
-    zero_stage: int | None = None
-    """0, 1, 2 or 3."""
+    zero_stage: ZeroStage | None = None
+    """0, 1, 2 or 3; none: without DeepSpeed."""
     offload_optimizer: OffloadDevice | None = None
     """Where optimizer states are kept instead of the GPU."""
     offload_param: OffloadDevice | None = None
@@ -50,7 +50,12 @@ class Question(RunOptions):
     target: Target = "trainer"
     """The program that hands the config to DeepSpeed and fills "auto"."""
 
-    def with_sizes(self, **sizes: int) -> Question:
+    @property
+    def without_deepspeed(self) -> bool:
+        """Whether plain torch trains."""
+        return self.zero_stage == "none"
+
+    def with_sizes(self, **sizes: Any) -> Question:
         """The same question with other sizes, named as in :class:`zerokit.estimation.Axes`."""
         changed: dict[str, Any] = dict(sizes)
         if "num_gpus" in sizes:
@@ -78,6 +83,8 @@ class Runs:
                 described twice.
         """
         question.cluster.check_nodes()
+        if question.without_deepspeed:
+            question = _without_deepspeed(question)
         document = self._document(question)
         resolution = _resolve(document, question)
         if resolution.refused:
@@ -98,7 +105,17 @@ class Runs:
             options["seq_len"] = None
         notes = tuple(_notes(document, question, resolution))
         is_default = question.target == "trainer" and "the default of" in sizes[MICRO].detail
-        return TrainingRun(**options, ds_config=config, micro_batch_is_default=is_default, notes=notes)
+        return TrainingRun(
+            **options,
+            ds_config=config,
+            micro_batch_is_default=is_default,
+            notes=notes,
+            without_deepspeed=question.without_deepspeed,
+        )
+
+    def settings(self, question: Question) -> dict[str, Any]:
+        """The ds_config of a question as it is written, with the sizes of the question."""
+        return dict(self._document(question).data)
 
     def _document(self, question: Question) -> Document:
         source = question.ds_config
@@ -148,6 +165,20 @@ class Runs:
         self._checked.add(given)
 
 
+def _without_deepspeed(question: Question) -> Question:
+    """The same with an optimizer of the script. Raises ConfigError for weights in fp16."""
+    if question.autocast:
+        question = replace(question, precision="fp32")  # of the weights
+    if question.precision == "fp16":
+        # torch/amp/grad_scaler.py: "Attempting to unscale FP16 gradients."
+        raise ConfigError(
+            "torch's GradScaler refuses weights in fp16",
+            where="--precision",
+            hint="Give bf16 or fp32, or --autocast for weights in fp32 that are computed in 16 bits",
+        )
+    return replace(question, target="accelerate") if question.target == "deepspeed" else question
+
+
 def _runs_with_auto(target: Target, path: KeyPath) -> bool:
     return target == "deepspeed" and is_dropped(path)
 
@@ -186,7 +217,7 @@ def _written(question: Question) -> Document:
     micro, steps = (1 if size is None else size for size in sizes)
     nvme = "nvme" in (question.offload_optimizer, question.offload_param)
     config = build_ds_config(
-        zero_stage=question.zero_stage,
+        zero_stage=0 if question.zero_stage == "none" else question.zero_stage,
         run=Run(target=question.target, cluster=question.cluster),
         precision=question.precision or "bf16",
         offload_optimizer=question.offload_optimizer,

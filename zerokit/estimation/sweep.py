@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from itertools import product
 
+from zerokit.choices import ZeroStage
 from zerokit.estimation.request import Question, Runs
 from zerokit.memory import Estimate, estimate
 
@@ -14,7 +15,7 @@ from zerokit.memory import Estimate, estimate
 class Axes:
     """Values of each size; an empty tuple keeps the question's value."""
 
-    zero_stage: tuple[int, ...] = ()
+    zero_stage: tuple[ZeroStage, ...] = ()
     num_gpus: tuple[int, ...] = ()
     micro_batch_size: tuple[int, ...] = ()
     seq_len: tuple[int, ...] = ()

@@ -29,6 +29,8 @@ def caveats(run: TrainingRun, settings: Settings, found: GpuReplay) -> Iterator[
             "paged states of the optimizer are counted on the host; CUDA keeps them on the GPU while it has "
             "room, beside torch's allocator"
         )
+    if run.autocast:
+        yield "activations and copies of weights under autocast are modelled, and were not compared"
     if run.learned_tokens is not None:
         yield "learned tokens are modelled, and were not compared with rehearsals"
     zero = run.ds_config.zero_optimization
