@@ -263,7 +263,7 @@ CONFIG = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "
         (
             MODEL,
             ["--zero-stage", 2, "--gpu", "H100", "--fit", "80GiB"],
-            "--gpu and --fit: both set the memory of a GPU. Give --gpu or --fit, not both",
+            "--gpu and --fit: both set the memory of a GPU. Leave out the size after --fit",
         ),
         (MODEL, ["--zero-stage", "1,2", "--fit", "80GiB"], "--fit: is for one run"),
         (MODEL, ["--zero-stage", "1,2", "--explain"], "--explain: is for one run"),
@@ -439,6 +439,27 @@ def test_what_likely_does_not_fit_is_1_with_the_changes_that_help(zerokit: Run, 
     assert out.startswith("Likely does not fit: needs 138.28 to 156.64 GiB, the card has 139.80 GiB; 92% of")
     assert '  "zero_optimization": {"stage": 3} in the ds_config: needs ' in out
     assert json.loads(zerokit(*words, "--format", "json")[1])["advice"][0]["fit"]["verdict"] == "fits"
+
+
+def test_several_cards_are_one_table_with_a_verdict_each(zerokit: Run) -> None:
+    words = ["estimate", "qwen2.5-7b", "--num-gpus", 2, "--seq-len", 2048, "--gradient-checkpointing"]
+    code, out, _ = zerokit(*words, "--zero-stage", 3, "--gpu", "h100,a100-40,H100")
+    assert code == 0
+    assert out.startswith("H100-SXM, 79.19 GiB: fits\nA100-40GB-SXM, 39.49 GiB: does not fit\n")
+    assert [row.split()[-1] for row in out.splitlines() if re.match("  (H|A)100", row)] == ["yes", "no"]
+    swept = data_of(zerokit, *words, "--zero-stage", 3, "--gpu", "h100,a100-40")["sweep"]
+    assert [one["run"]["gpu"] for one in swept] == ["H100-SXM", "A100-40GB-SXM"]
+    assert zerokit(*words, "--zero-stage", 3, "--gpu", "4090,a100-40")[0] == 1
+    assert "4 settings fit" in zerokit(*words, "--zero-stage", "0,1,2,3", "--gpu", "h100,a100-40")[1]
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_fit_by_itself_is_the_memory_of_the_card(zerokit: Run, place: int) -> None:
+    words: list[object] = ["--gpu", "4090"]
+    words.insert(place if place != 1 else 2, "--fit")
+    found = data_of(zerokit, *ONE[:2], *words, *ONE[2:])
+    assert found["largest"] == data_of(zerokit, *ONE, "--fit", found["fit"]["gpu_memory_bytes"])["largest"]
+    assert "--fit: no card is named" in refused(zerokit, *ONE, "--fit")
 
 
 def test_activations_need_a_length(zerokit: Run) -> None:

@@ -171,15 +171,16 @@ class EstimateOptions:
             help="Sequences hold several documents; without flash attention a mask separates them.",
         ),
     ] = False
-    gpu: Annotated[str | None, gpu_option(_ANSWER)] = None
+    gpu: Annotated[str | None, gpu_option(_ANSWER, several=True)] = None
     gpu_memory: Annotated[str | None, gpu_memory_option(_ANSWER)] = None
     host_memory: Annotated[str | None, host_memory_option(_ANSWER, AS_RENTED)] = None
     fit: Annotated[
         str | None,
         _answer(
             "--fit",
-            metavar="SIZE",
+            metavar="[SIZE]",
             help="Find the largest micro batch, the longest sequences and the fewest GPUs that fit.",
+            show_default="SIZE: memory of --gpu",
         ),
     ] = None
     details: Annotated[bool, _answer("--details", help="Print every term, phase and table.")] = False
@@ -193,6 +194,10 @@ class EstimateOptions:
         _answer("--output", "-o", metavar="FILE", help="Also write JSON; - prints only JSON."),
     ] = None
     force: Annotated[bool, _answer("--force", help="Overwrite existing files.")] = False
+
+
+CARD = "card"
+"""The value of ``--fit`` by itself: the memory of the card."""
 
 
 def sizes(text: str | None, option: str, least: int = 1, most: int | None = None) -> tuple[Any, ...]:

@@ -84,6 +84,7 @@ def sweep_data(answers: list[tuple[Estimate, Fit | None]]) -> dict[str, Any]:
 def _run(answer: Estimate) -> dict[str, Any]:
     run, settings = answer.run, settings_of(answer.run)
     return {
+        "gpu": None if run.cluster.gpu is None else run.cluster.gpu.name,
         "gpus_per_node": run.cluster.gpus_per_node,
         "micro_batch_size": run.micro_batch_size,
         "seq_len": run.seq_len,

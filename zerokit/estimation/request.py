@@ -58,8 +58,9 @@ class Question(RunOptions):
     def with_sizes(self, **sizes: Any) -> Question:
         """The same question with other sizes, named as in :class:`zerokit.estimation.Axes`."""
         changed: dict[str, Any] = dict(sizes)
-        if "num_gpus" in sizes:
-            changed["cluster"] = replace(self.cluster, num_gpus=changed.pop("num_gpus"))
+        of_cluster = {name: changed.pop(name) for name in ("num_gpus", "gpu") if name in changed}
+        if of_cluster:
+            changed["cluster"] = replace(self.cluster, **of_cluster)
         return replace(self, **changed)
 
     def run(self, given: Mapping[str, Any] | None = None) -> Run:

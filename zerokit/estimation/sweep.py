@@ -8,6 +8,7 @@ from itertools import product
 
 from zerokit.choices import ZeroStage
 from zerokit.estimation.request import Question, Runs
+from zerokit.hardware.gpus import Gpu
 from zerokit.memory import Estimate, estimate
 
 
@@ -15,6 +16,7 @@ from zerokit.memory import Estimate, estimate
 class Axes:
     """Values of each size; an empty tuple keeps the question's value."""
 
+    gpu: tuple[Gpu, ...] = ()
     zero_stage: tuple[ZeroStage, ...] = ()
     num_gpus: tuple[int, ...] = ()
     micro_batch_size: tuple[int, ...] = ()

@@ -272,7 +272,13 @@ def _sweep_parts(answers: list[tuple[Estimate, Fit | None]], varied: tuple[str, 
         yield f"Note: {warning}"
 
 
-SIZES = {"zero_stage": "ZeRO", "num_gpus": "GPUs", "micro_batch_size": "Batch", "seq_len": "Tokens"}
+SIZES = {
+    "gpu": "GPU",
+    "zero_stage": "ZeRO",
+    "num_gpus": "GPUs",
+    "micro_batch_size": "Batch",
+    "seq_len": "Tokens",
+}
 """Sizes that can vary, with their column heads."""
 
 
@@ -280,7 +286,8 @@ def sizes(answer: Estimate) -> dict[str, int | str | None]:
     """The sizes of a run."""
     run = answer.run
     stage = "none" if run.without_deepspeed else run.zero_stage
-    return dict(zip(SIZES, (stage, run.world_size, run.micro_batch_size, run.seq_len), strict=True))
+    card = None if run.cluster.gpu is None else run.cluster.gpu.name
+    return dict(zip(SIZES, (card, stage, run.world_size, run.micro_batch_size, run.seq_len), strict=True))
 
 
 def _sweep_row(answer: Estimate, fit: Fit | None, varied: tuple[str, ...], has_nvme: bool) -> tuple[str, ...]:
@@ -303,8 +310,11 @@ def _sweep_row(answer: Estimate, fit: Fit | None, varied: tuple[str, ...], has_n
 
 
 def _verdicts(answers: list[tuple[Estimate, Fit | None]]) -> Iterator[str]:
-    fits = [fit for _, fit in answers if fit is not None]
-    if fits:
+    by_card: dict[str, list[Fit]] = {}
+    for answer, fit in answers:
+        if fit is not None:
+            by_card.setdefault(str(sizes(answer)["gpu"]), []).append(fit)
+    for name, fits in by_card.items():
         number = sum(fit.verdict == "fits" for fit in fits)
         memory = [fit.host.memory_bytes for fit in fits if fit.host.memory_bytes is not None]
         hosts = ""
@@ -313,7 +323,13 @@ def _verdicts(answers: list[tuple[Estimate, Fit | None]]) -> Iterator[str]:
             hosts = f" and nodes of {format_span(min(memory), max(memory))}{rented}"
         elif number and any(fit.host.is_condition for fit in fits):
             hosts = ", if each node has the memory in column Node plus some GiB (--host-memory)"
-        yield f"{number} of {len(fits)} settings fit a GPU of {format_bytes(fits[0].gpu_memory_bytes)}{hosts}"
+        size = format_bytes(fits[0].gpu_memory_bytes)
+        if len(by_card) == 1:
+            yield f"{number} of {len(fits)} settings fit a GPU of {size}{hosts}"
+        elif len(fits) == 1:
+            yield f"{name}, {size}: {fits[0].verdict}"
+        else:
+            yield f"{name}, {size}: {number} of {len(fits)} settings fit"
 
 
 def _gib(num_bytes: int) -> str:
