@@ -352,7 +352,8 @@ def test_a_person_at_a_terminal_is_asked_for_what_is_missing(
     assert zerokit("estimate")[0] == 0
     monkeypatch.setattr(sys, "stdin", io.StringIO(f"{MODEL}\n8\n512\n2\n"))  # a pipe
     assert (
-        "Missing argument 'MODEL', option '--num-gpus', option '--seq-len', option '--zero-stage'"
+        "Missing argument 'MODEL', option '--num-gpus', option '--seq-len', option '--zero-stage'. For "
+        "example: llama-3.1-8b --num-gpus 8 --seq-len 4096 --zero-stage 3 (or --ds-config FILE)"
         in refused(zerokit, "estimate")
     )
 

@@ -322,3 +322,23 @@ def test_without_deepspeed_weights_in_fp16_are_refused() -> None:
     assert run(zero_stage="none", precision="fp16", autocast=True).without_deepspeed
     with pytest.raises(ZerokitError, match="autocast"):
         run(zero_stage=2, autocast=True)
+
+
+LLAMAFACTORY = {"bf16": {"enabled": True}, "zero_optimization": {"stage": 2}}
+AUTO = {"train_micro_batch_size_per_gpu": "auto", "bf16": {"enabled": "auto"}}
+
+
+@pytest.mark.parametrize(
+    ("options", "notes"),
+    [
+        ({"micro_batch_size": None}, ["bf16 is assumed", "micro batch 8 is the default of the Trainer's"]),
+        ({"precision": "bf16"}, []),
+        ({"micro_batch_size": None, "precision": "fp32"}, ["micro batch 8 is the default"]),
+        ({"ds_config": LLAMAFACTORY}, []),
+        ({"ds_config": None, "zero_stage": 2}, []),
+    ],
+)
+def test_what_is_assumed_is_noted(options: dict[str, Any], notes: list[str]) -> None:
+    config = {**AUTO, "zero_optimization": {"stage": 2}}
+    found = run(**{"ds_config": config, **options}).notes
+    assert [note[: len(start)] for note, start in zip(found, notes, strict=True)] == notes

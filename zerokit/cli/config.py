@@ -54,7 +54,7 @@ def config(options: ConfigOptions) -> None:
 
 
 def _chosen_zero(options: ConfigOptions, cluster: Cluster, shape: ModelShape | None) -> dict[str, Any]:
-    """The stage and offload that fit, with the reason on stderr; nothing if model, GPUs or card is unknown."""
+    """The stage and offload that fit, with the reason on stderr; empty without a model, GPUs or a card."""
     if shape is None or cluster.num_gpus is None or cluster.gpu is None:
         return {}
     from zerokit.console import note

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import typer
 
@@ -26,6 +26,13 @@ _SEQ_LEN = 2048
 
 class AskingCommand(Command):
     """Asks for missing options at a terminal; Enter accepts the default."""
+
+    examples: ClassVar[Mapping[str, str]] = {
+        "model": "llama-3.1-8b",
+        "num_gpus": "--num-gpus 8",
+        "seq_len": "--seq-len 4096",
+        "zero_stage": "--zero-stage 3 (or --ds-config FILE)",
+    }
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words; ``--fit`` needs no size."""

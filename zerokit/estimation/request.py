@@ -104,13 +104,18 @@ class Runs:
         }
         if isinstance(question.model, int):
             options["seq_len"] = None
-        notes = tuple(_notes(document, question, resolution))
         is_default = question.target == "trainer" and "the default of" in sizes[MICRO].detail
+        notes = list(_notes(document, question, resolution))
+        if is_default:
+            notes.append(
+                f"micro batch {sizes[MICRO].value} is the default of the Trainer's per_device_train_batch_size,"
+                ' which fills "auto"; --micro-batch-size sets yours'
+            )
         return TrainingRun(
             **options,
             ds_config=config,
             micro_batch_is_default=is_default,
-            notes=notes,
+            notes=tuple(notes),
             without_deepspeed=question.without_deepspeed,
         )
 
@@ -185,7 +190,13 @@ def _runs_with_auto(target: Target, path: KeyPath) -> bool:
 
 
 def _notes(document: Document, question: Question, resolution: Resolution) -> Iterator[str]:
-    """What was assumed: DeepSpeed's defaults for "auto"."""
+    """What was assumed: DeepSpeed's defaults for "auto", and the precision."""
+    is_open = question.ds_config is not None and question.precision is None
+    if is_open and question.target == "trainer" and _precision_in(document.data) is None:
+        yield (
+            "bf16 is assumed, as zerokit train does where nothing names a precision. The Trainer without "
+            "--bf16 or --fp16 trains in fp32; --precision sets yours"
+        )
     values = {value.path: value.value for value in resolution.values}
     dropped = [path for path in autos(document.data) if _runs_with_auto(question.target, path)]
     defaults = [

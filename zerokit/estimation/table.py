@@ -252,7 +252,7 @@ def _limit_lines(answer: Estimate, fit: Fit | None, limits: Limits | None) -> It
 def _notes(answer: Estimate) -> Iterator[str]:
     for warning in answer.warnings:
         yield f"Note: {warning}"
-    if answer.warnings:
+    if len(answer.warnings) > len(answer.run.notes):
         yield f"Hint: {REHEARSE}"
 
 
