@@ -141,9 +141,7 @@ class Command(TyperCommand):
             if not ctx.allow_interspersed_args:
                 self._refuse_late_option(ctx, words, [param for param, _ in missing])
             if len(missing) > 1:
-                example = " ".join(
-                    self.examples[param.name] for param, _ in missing if param.name in self.examples
-                )
+                example = " ".join(self.examples.get(param.name, "") for param, _ in missing).strip()
                 such = f". For example: {example}" * bool(example)
                 ctx.fail(f"Missing {', '.join(name for _, name in missing)}{such}")
             error.ctx = ctx

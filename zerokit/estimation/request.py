@@ -107,10 +107,9 @@ class Runs:
         is_default = question.target == "trainer" and "the default of" in sizes[MICRO].detail
         notes = list(_notes(document, question, resolution))
         if is_default:
-            notes.append(
-                f"micro batch {sizes[MICRO].value} is the default of the Trainer's per_device_train_batch_size,"
-                ' which fills "auto"; --micro-batch-size sets yours'
-            )
+            size, argument = sizes[MICRO].value, "per_device_train_batch_size"
+            note = f'micro batch {size} is the default of the Trainer\'s {argument}, which fills "auto"'
+            notes.append(f"{note}; --micro-batch-size sets yours")
         return TrainingRun(
             **options,
             ds_config=config,
