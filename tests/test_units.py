@@ -45,7 +45,16 @@ def test_units_scale_and_ignore_case(number: int, unit: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("80GiB", 80 * GIB), ("1.5 MB", 1_500_000), ("1024", 1024), ("0.5KiB", 512), (".5 kb", 500)],
+    [
+        ("80GiB", 80 * GIB),
+        ("1.5 MB", 1_500_000),
+        ("1024", 1024),
+        ("0.5KiB", 512),
+        (".5 kb", 500),
+        ("23.65GiB", 25_393_994_138),
+        ("24576MiB", 24 * GIB),
+        ("0.3KiB", 307),
+    ],
 )
 def test_sizes(text: str, expected: int) -> None:
     assert parse_bytes(text) == expected

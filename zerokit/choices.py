@@ -9,6 +9,9 @@ Target = Literal["trainer", "accelerate", "deepspeed"]
 
 OffloadDevice = Literal["cpu", "nvme"]
 Precision = Literal["bf16", "fp16", "fp32"]
+
+ZeroStage = int | Literal["none"]
+"""0 to 3; none: torch's DistributedDataParallel, or one GPU, without DeepSpeed."""
 OptimizerName = Literal["Adam", "AdamW", "Lion", "Lamb", "Adagrad", "SGD", "Muon"]
 """Optimizers that DeepSpeed builds from a ds_config of `zerokit config`."""
 SchedulerName = Literal["WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle"]

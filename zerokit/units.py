@@ -52,12 +52,12 @@ _QUANTITY = re.compile(
 
 
 def parse_bytes(text: str) -> int:
-    """Read a size in bytes: ``"80GiB"``, ``"1.5 MB"``, ``"1024"``.
+    """Read a size in bytes: ``"80GiB"``, ``"23.65GiB"``, ``"1024"``; a part of a byte is rounded.
 
     Raises:
-        ZerokitError: not a size, or not a whole number of bytes.
+        ZerokitError: not a size, or a part of a byte without a larger unit.
     """
-    return _parse(text, _BYTE_UNITS, kind="size in bytes", example="80GiB")
+    return _parse(text, _BYTE_UNITS, kind="size in bytes", example="80GiB", rounded=True)
 
 
 def parse_count(text: str) -> int:
@@ -76,7 +76,9 @@ def interpret_number(text: str, *, of_tokens: bool = False) -> int | None:
     """
     text = text.strip()
     try:
-        return parse_bytes(f"{text}iB") if of_tokens and text.lower().endswith("k") else parse_count(text)
+        if of_tokens and text.lower().endswith("k"):
+            return _parse(f"{text}iB", _BYTE_UNITS, kind="count", example="4k")
+        return parse_count(text)
     except ZerokitError:
         return None
 
@@ -150,7 +152,7 @@ def quantity(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-def _parse(text: str, units: dict[str, int], *, kind: str, example: str) -> int:
+def _parse(text: str, units: dict[str, int], *, kind: str, example: str, rounded: bool = False) -> int:
     match = _QUANTITY.fullmatch(text)
     if match is None or match["unit"].lower() not in units:
         raise ZerokitError(f"'{text}' is not a {kind}", hint=f"Write it like {example}")
@@ -158,6 +160,8 @@ def _parse(text: str, units: dict[str, int], *, kind: str, example: str) -> int:
     scale = units[match["unit"].lower()]
     # Decimal, because 2.01 * 1000 is not 2010 in binary floating point.
     value = Decimal(number) * scale
+    if rounded and scale > 1:
+        value = value.quantize(Decimal(1)) if value.adjusted() <= _MOST_DIGITS else value
     if value != value.to_integral_value() or value.adjusted() > _MOST_DIGITS:
         raise ZerokitError(f"'{text}' is not a whole {kind}", hint=f"Write it like {example}")
     return int(value)

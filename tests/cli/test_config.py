@@ -174,3 +174,32 @@ def test_a_number_that_cannot_be_is_told_with_those_that_can(
     words: list[str | int], line: str, zerokit: Run
 ) -> None:
     assert zerokit("config", *words) == (2, "", f"zerokit: error: {line}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "stage", "offload", "because"),
+    [
+        (["qwen2.5-0.5b", 8, "h100"], 1, set(), "stage 1 fits, with "),
+        (["llama-3.1-8b", 8, "a100-40"], 3, set(), "stage 3 fits, with "),
+        (["qwen2.5-7b", 1, "a100-80"], 2, {"offload_optimizer"}, "; stage 1: does not fit ("),
+    ],
+)
+def test_the_stage_is_chosen_for_model_gpus_and_card(
+    zerokit: Run, words: list[object], stage: int, offload: set[str], because: str
+) -> None:
+    model, num_gpus, gpu = words
+    code, out, err = zerokit("config", "--model", model, "--num-gpus", num_gpus, "--gpu", gpu)
+    assert code == 0
+    zero = json.loads(out)["zero_optimization"]
+    assert (zero["stage"], {key for key in zero if key.startswith("offload_")}) == (stage, offload)
+    assert because in err
+    assert "Assumed: micro batch 1, 2,048 tokens, gradient checkpointing" in err
+
+
+def test_what_fits_with_no_stage_is_1(zerokit: Run) -> None:
+    code, out, err = zerokit("config", "--model", "llama-3.1-70b", "--num-gpus", 1, "--gpu", "v100-16")
+    assert (code, out) == (1, "")
+    assert "no ZeRO stage and offload fits 1 GPU of" in err
+    words = ["config", "--model", "qwen2.5-0.5b", "--num-gpus", 8, "--gpu", "h100"]
+    assert "offload_optimizer" in zerokit(*words, "--offload-optimizer", "cpu")[1]
+    assert "--model, --num-gpus and --gpu, for which zerokit chooses" in zerokit("config")[2]

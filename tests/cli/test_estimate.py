@@ -263,7 +263,7 @@ CONFIG = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "
         (
             MODEL,
             ["--zero-stage", 2, "--gpu", "H100", "--fit", "80GiB"],
-            "--gpu and --fit: both set the memory of a GPU. Give --gpu or --fit, not both",
+            "--gpu and --fit: both set the memory of a GPU. Leave out the size after --fit",
         ),
         (MODEL, ["--zero-stage", "1,2", "--fit", "80GiB"], "--fit: is for one run"),
         (MODEL, ["--zero-stage", "1,2", "--explain"], "--explain: is for one run"),
@@ -347,12 +347,13 @@ def test_a_person_at_a_terminal_is_asked_for_what_is_missing(
     assert f"In one line: zerokit estimate {one_line}\n" in err
     assert out.endswith(zerokit(*ONE)[1])
     code, out, err = zerokit("estimate", MODEL, "--zero-stage", "2,4")  # said before the first question
-    assert (code, err) == (2, "zerokit: error: --zero-stage: is 4. Give 0 to 3\n")
+    assert (code, err) == (2, "zerokit: error: --zero-stage: is 4. Give 0 to 3, or none\n")
     answers("7.5B\n8\n2\n")  # which needs no length
     assert zerokit("estimate")[0] == 0
     monkeypatch.setattr(sys, "stdin", io.StringIO(f"{MODEL}\n8\n512\n2\n"))  # a pipe
     assert (
-        "Missing argument 'MODEL', option '--num-gpus', option '--seq-len', option '--zero-stage'"
+        "Missing argument 'MODEL', option '--num-gpus', option '--seq-len', option '--zero-stage'. For "
+        "example: llama-3.1-8b --num-gpus 8 --seq-len 4096 --zero-stage 3 (or --ds-config FILE)"
         in refused(zerokit, "estimate")
     )
 
@@ -412,6 +413,54 @@ def test_a_loss_in_chunks_makes_no_logits(zerokit: Run) -> None:
     assert logits() >= {"forward", "loss", "evaluation"}
     assert logits("--liger") == {"evaluation"}  # where Liger makes them, too
     assert not logits("--chunked-loss")
+
+
+def test_stage_0_says_what_the_run_needs_without_deepspeed(zerokit: Run) -> None:
+    words = ("estimate", MODEL, "--num-gpus", 2, "--seq-len", 512)
+    line = "Without DeepSpeed (--zero-stage none) it needs "
+    out = zerokit(*words, "--zero-stage", 0)[1]
+    plain = data_of(zerokit, *words, "--zero-stage", "none")["device"]
+    assert (
+        f"{line}{plain['low_bytes'] / GIB:.2f} to {plain['high_bytes'] / GIB:.2f} GiB: model states of 8"
+        in out
+    )
+    for others in (["--zero-stage", 2], ["--zero-stage", 0, "--precision", "fp32"], ["--zero-stage", "none"]):
+        assert line not in zerokit(*words, *others)[1]
+    code, out, _ = zerokit(*words, "--zero-stage", "none,0", "--gpu", "4090")
+    assert (code, "  none   3.68" in out) == (0, True)
+
+
+def test_what_likely_does_not_fit_is_1_with_the_changes_that_help(zerokit: Run, tmp_path: Path) -> None:
+    file = tmp_path / "ds_z2.json"  # hiyouga/LLaMA-Factory#8642
+    file.write_text('{"bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 2, "overlap_comm": true}}')
+    words = ["estimate", "qwen3-32b", "--num-gpus", 8, "--micro-batch-size", 1, "--ds-config", file]
+    words += ["--precision", "bf16", "--seq-len", 2048, "--gradient-checkpointing", "--gpu", "H200"]
+    code, out, _ = zerokit(*words)
+    assert code == 1
+    assert out.startswith("Likely does not fit: needs 138.28 to 156.64 GiB, the card has 139.80 GiB; 92% of")
+    assert '  "zero_optimization": {"stage": 3} in the ds_config: needs ' in out
+    assert json.loads(zerokit(*words, "--format", "json")[1])["advice"][0]["fit"]["verdict"] == "fits"
+
+
+def test_several_cards_are_one_table_with_a_verdict_each(zerokit: Run) -> None:
+    words = ["estimate", "qwen2.5-7b", "--num-gpus", 2, "--seq-len", 2048, "--gradient-checkpointing"]
+    code, out, _ = zerokit(*words, "--zero-stage", 3, "--gpu", "h100,a100-40,H100")
+    assert code == 0
+    assert out.startswith("H100-SXM, 79.19 GiB: fits\nA100-40GB-SXM, 39.49 GiB: does not fit\n")
+    assert [row.split()[-1] for row in out.splitlines() if re.match("  (H|A)100", row)] == ["yes", "no"]
+    swept = data_of(zerokit, *words, "--zero-stage", 3, "--gpu", "h100,a100-40")["sweep"]
+    assert [one["run"]["gpu"] for one in swept] == ["H100-SXM", "A100-40GB-SXM"]
+    assert zerokit(*words, "--zero-stage", 3, "--gpu", "4090,a100-40")[0] == 1
+    assert "4 settings fit" in zerokit(*words, "--zero-stage", "0,1,2,3", "--gpu", "h100,a100-40")[1]
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_fit_by_itself_is_the_memory_of_the_card(zerokit: Run, place: int) -> None:
+    words: list[object] = ["--gpu", "4090"]
+    words.insert(place if place != 1 else 2, "--fit")
+    found = data_of(zerokit, *ONE[:2], *words, *ONE[2:])
+    assert found["largest"] == data_of(zerokit, *ONE, "--fit", found["fit"]["gpu_memory_bytes"])["largest"]
+    assert "--fit: no card is named" in refused(zerokit, *ONE, "--fit")
 
 
 def test_activations_need_a_length(zerokit: Run) -> None:

@@ -1,7 +1,7 @@
 from collections.abc import Callable
 
 from tests.cli.conftest import refused
-from zerokit.lint.explain import explain, overview
+from zerokit.lint.explain import explain, overview, topic_names
 from zerokit.reporting.tables import aligned
 
 Run = Callable[..., tuple[int, str, str]]
@@ -24,7 +24,8 @@ def test_without_a_name_all_rules_are_listed(zerokit: Run) -> None:
     listed = "\n".join(aligned(overview()))
     assert zerokit("explain") == (
         0,
-        f"{listed}\n\nFor details: zerokit explain RULE, or zerokit explain KEY\n",
+        f"{listed}\n\nTopics: {topic_names()}\n\n"
+        "For details: zerokit explain RULE, zerokit explain KEY, or zerokit explain TOPIC\n",
         "",
     )
 

@@ -91,11 +91,11 @@ def test_names_of_options_are_taken_with_underscores() -> None:
         (["rehearse"], "Missing option '--num-gpus', argument 'SCRIPT'. Run 'zerokit rehearse --help'"),
         (
             ["estimate"],
-            "Missing argument 'MODEL', option '--num-gpus', option '--seq-len', option '--zero-stage'. Run",
+            "Missing argument 'MODEL', option '--num-gpus', option '--seq-len', option '--zero-stage'. For ",
         ),
         (
             ["estimate", "7B", "--precision", "bf16"],
-            "Missing option '--num-gpus', option '--zero-stage'. Run",
+            "Missing option '--num-gpus', option '--zero-stage'. For ",
         ),
     ],
 )

@@ -218,3 +218,13 @@ def test_mixed_precision_may_be_no(zerokit: Run) -> None:
     words = ("--target", "accelerate", "--argument", "mixed_precision=no", "--argument", "batch_size=2")
     code, out, _ = zerokit("resolve", ZERO2, "--num-gpus", 2, *words, "--format", "json", "--model", "gpt2")
     assert (code, values(out)["bf16.enabled"]["value"]) == (0, False)
+
+
+def test_fp32_by_default_says_what_estimate_and_train_assume(zerokit: Run, tmp_path: Path) -> None:
+    file = tmp_path / "ds.json"
+    file.write_text('{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": "auto"}}')
+    words = "zerokit estimate and zerokit train assume bf16"
+    assert words in zerokit("resolve", file)[1]
+    assert words not in zerokit("resolve", file, "--argument", "bf16=true")[1]
+    file.write_text('{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": false}}')
+    assert words not in zerokit("resolve", file)[1]

@@ -17,7 +17,7 @@ def test_the_verdict_is_by_the_interval() -> None:
     assert one.device.peak_bytes < low < high
     assert verdict(one, high).verdict == "fits"
     assert verdict(one, high - 1).verdict == "tight"
-    assert verdict(one, low).verdict == "tight"
+    assert verdict(one, low).verdict == "likely does not fit"
     assert verdict(one, low - 1).verdict == "does not fit"
 
 

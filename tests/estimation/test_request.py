@@ -223,3 +223,122 @@ def test_how_a_model_is_saved_is_no_reason_to_refuse() -> None:
     assert estimate(run(ds_config=config)) == estimate(
         run(ds_config={**BOTH, "zero_optimization": {"stage": 3}})
     )
+
+
+@pytest.mark.parametrize(
+    ("stated", "steps"),
+    [
+        ({"tensor_parallel": {"autotp_size": 2}}, 1),
+        ({"tensor_parallel": {"autotp_size": 2}, "gradient_accumulation_steps": 4}, 4),
+        ({"pipeline": {"stages": 2}}, 1),
+        ({"data_parallel_size": 4, "sequence_parallel_size": 2}, 1),
+    ],
+)
+def test_model_parallel_sizes_leave_no_gap(stated: dict[str, Any], steps: int) -> None:
+    config = {"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 1}, **stated}
+    optimizer = {"type": "AdamW", "params": {"lr": 1e-5}}
+    found = run(ds_config={**config, "optimizer": optimizer}, target="deepspeed", micro_batch_size=None)
+    assert (found.micro_batch_size, found.gradient_accumulation_steps) == (2, steps)
+
+
+def test_accumulation_that_deepspeed_divides_among_unknown_ranks_is_requested() -> None:
+    config = {
+        "train_batch_size": 64,
+        "tensor_parallel": {"autotp_size": 2},
+        "zero_optimization": {"stage": 1},
+    }
+    with pytest.raises(ConfigError, match="--gradient-accumulation-steps"):
+        run(ds_config=config, target="deepspeed")
+
+
+OPENRLHF: dict[str, Any] = {
+    "bf16": {"enabled": True},
+    "train_micro_batch_size_per_gpu": 1,
+    "optimizer": {"type": "AdamW", "params": {"lr": 5e-6}},
+    "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "pin_memory": True}},
+}
+"""OpenRLHF/OpenRLHF#632, without its "auto"."""
+
+
+@pytest.mark.parametrize(
+    ("section", "autos", "stated"),
+    [
+        ("zero_optimization", ["sub_group_size", "reduce_bucket_size"], "reduce_bucket_size 500_000_000"),
+        ("zero_optimization", ["stage3_max_live_parameters"], "stage3_max_live_parameters 1_000_000_000"),
+        ("fp16", ["enabled"], "fp16.enabled false"),
+    ],
+)
+def test_auto_that_deepspeed_drops_is_its_default(section: str, autos: list[str], stated: str) -> None:
+    with_auto = {**OPENRLHF.get(section, {}), **dict.fromkeys(autos, "auto")}
+    found = answer(ds_config={**OPENRLHF, section: with_auto}, target="deepspeed")
+    plain = answer(ds_config=OPENRLHF, target="deepspeed")
+    assert (found.device, found.host) == (plain.device, plain.host)
+    assert 'DeepSpeed drops "auto" and uses its defaults: ' in found.warnings[0]
+    assert stated in found.warnings[0]
+    assert not any("auto" in warning for warning in plain.warnings)
+
+
+@pytest.mark.parametrize(
+    ("changes", "target"),
+    [
+        ({"gradient_clipping": "auto"}, "deepspeed"),
+        ({"train_micro_batch_size_per_gpu": "auto"}, "deepspeed"),
+        ({"optimizer": {"type": "AdamW", "params": {"lr": "auto"}}}, "deepspeed"),
+        ({"zero_optimization": {"stage": 3, "sub_group_size": "auto"}}, "trainer"),
+    ],
+)
+def test_auto_that_stops_the_run_is_refused(changes: dict[str, Any], target: Target) -> None:
+    with pytest.raises(ConfigError, match="auto"):
+        run(ds_config={**OPENRLHF, **changes}, target=target, micro_batch_size=None)
+
+
+@pytest.mark.parametrize(
+    ("options", "letters", "ddp"),
+    [
+        ({}, ("2Φ", "2Φ", "4Φ"), 2),
+        ({"precision": "fp32"}, ("4Φ", "4Φ", "8Φ"), 4),
+        ({"autocast": True}, ("4Φ", "4Φ", "8Φ"), 4),
+        ({"optimizer": "sgd"}, ("2Φ", "2Φ", "0Φ"), 2),
+        ({"target": "deepspeed"}, ("2Φ", "2Φ", "4Φ"), 2),
+    ],
+)
+def test_without_deepspeed_states_have_the_type_of_the_weights(
+    options: dict[str, Any], letters: tuple[str, ...], ddp: int
+) -> None:
+    found = answer(zero_stage="none", **options)
+    assert tuple(one.symbols for one in found.model_states.each) == letters
+    names = {term.name: term.bytes for term in found.terms_of("gpu", "always")}
+    assert "master weights" not in names
+    assert names["buckets of DistributedDataParallel"] == ddp * found.num_parameters
+    alone = answer(zero_stage="none", num_gpus=1, **options)
+    assert found.device.steady_bytes - alone.device.steady_bytes == ddp * found.num_parameters
+    assert "without DeepSpeed" in heading(found)
+    assert as_data(found)["zero_stage"] == "none"
+
+
+def test_without_deepspeed_weights_in_fp16_are_refused() -> None:
+    with pytest.raises(ConfigError, match="GradScaler"):
+        run(zero_stage="none", precision="fp16")
+    assert run(zero_stage="none", precision="fp16", autocast=True).without_deepspeed
+    with pytest.raises(ZerokitError, match="autocast"):
+        run(zero_stage=2, autocast=True)
+
+
+LLAMAFACTORY = {"bf16": {"enabled": True}, "zero_optimization": {"stage": 2}}
+AUTO = {"train_micro_batch_size_per_gpu": "auto", "bf16": {"enabled": "auto"}}
+
+
+@pytest.mark.parametrize(
+    ("options", "notes"),
+    [
+        ({"micro_batch_size": None}, ["bf16 is assumed", "micro batch 8 is the default of the Trainer's"]),
+        ({"precision": "bf16"}, []),
+        ({"micro_batch_size": None, "precision": "fp32"}, ["micro batch 8 is the default"]),
+        ({"ds_config": LLAMAFACTORY}, []),
+        ({"ds_config": None, "zero_stage": 2}, []),
+    ],
+)
+def test_what_is_assumed_is_noted(options: dict[str, Any], notes: list[str]) -> None:
+    config = {**AUTO, "zero_optimization": {"stage": 2}}
+    found = run(**{"ds_config": config, **options}).notes
+    assert [note[: len(start)] for note, start in zip(found, notes, strict=True)] == notes

@@ -2,12 +2,14 @@ import re
 
 import pytest
 
+from tests.tiny import REPOSITORY
 from zerokit.config.key_index import sections
 from zerokit.documents import dotted
 from zerokit.errors import ConfigError
 from zerokit.lint.explain import explain, overview
 from zerokit.lint.rule_pages import page
 from zerokit.lint.run import all_rules
+from zerokit.lint.topics import topic_page, topics
 
 
 def test_a_rule_is_explained_by_its_page() -> None:
@@ -82,8 +84,6 @@ def test_every_key_of_every_section_can_be_explained() -> None:
         ("overlap_com", "zero_optimization.overlap_comm"),
         ("zero_optimization.stag", "stage"),
         ("deprecated-kee", "deprecated-key"),
-        ("zero", "'zero_optimization', "),
-        ("zero", " or 'zero_"),
         ("bucket", "'reduce_bucket_size'"),
         ("qqqqqqqqqq", "lists all rules"),
         ("", "lists all rules"),
@@ -121,3 +121,32 @@ def test_a_key_names_the_rules_of_all_keys_of_its_kind(key: str, rule: str) -> N
 @pytest.mark.parametrize("key", ["train_batch_size", "zero_optimization.overlap_comm"])
 def test_a_key_that_acts_in_every_stage_of_zero_has_no_rules_of_one(key: str) -> None:
     assert "- stage" not in explain(key)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("moe", "`moe-leaf-module`"),
+        ("Muon", "`muon-learning-rate`"),
+        ("long context", "`sequence_parallel_size`"),
+        ("sequence-parallelism", "`sequence_parallel_size`"),
+        ("oom", "explain-exit"),
+        ("zero", "`zero_optimization.stage`"),
+        ("page-locked", "`zero_optimization.offload_param.pin_memory`"),  # in no topic: found in texts
+    ],
+)
+def test_topics_lead_to_keys_rules_and_a_guide(name: str, words: str) -> None:
+    assert words in explain(name)
+
+
+def test_topics_have_guides_and_words_of_their_own() -> None:
+    known = [word for topic in topics().values() for word in topic.words]
+    assert len(known) == len(set(known))
+    for title, topic in topics().items():
+        assert (REPOSITORY / "docs" / topic.guide).is_file()
+        assert all(topic_page(word) == topic_page(title) for word in topic.words)
+
+
+def test_a_key_that_is_a_topic_too_has_both() -> None:
+    assert explain("offload").startswith("# zero_optimization.zenflow.offload\n")
+    assert "`zero_optimization.offload_optimizer`" in explain("offload")

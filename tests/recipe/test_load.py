@@ -172,6 +172,21 @@ def test_all_that_a_first_look_finds_is_reported_at_once(tmp_path: Path) -> None
     assert told[5].startswith("2 (data.train): no such file: 'none.jsonl'")
 
 
+@pytest.mark.parametrize(
+    ("section", "name", "key"),
+    [
+        ("data", "path", "train"),
+        ("model", "name", "path"),
+        ("training", "epochs", "num_train_epochs"),
+        ("training", "micro_batch", "per_device_train_batch_size"),
+        ("task", "seqlen", "seq_len"),
+        ("peft", "lora_targets", "target_modules"),
+    ],
+)
+def test_a_key_is_known_by_its_other_names(section: str, name: str, key: str) -> None:
+    assert meant(section, name, [key]) == f"It is called {key}"
+
+
 @pytest.mark.parametrize("name", ["dropout", "alpha", "rank", "targets", "modules", "prompt_length"])
 def test_names_that_mean_something_else_elsewhere_speak_in_their_section_alone(name: str) -> None:
     choices = ["r", "lora_alpha", "lora_dropout", "target_modules", "num_virtual_tokens"]
@@ -244,8 +259,10 @@ def test_every_other_name_is_of_a_key_that_there_is() -> None:
             section, _, name = key.rpartition(".")
             assert name in keys[section]
             assert not set(names) & set(keys[section])
-    names = [name for table in tables for of_key in table.values() for name in of_key]
-    assert len(names) == len(set(names))
+    for table in tables:
+        names = [name for of_key in table.values() for name in of_key]
+        assert len(names) == len(set(names))
+        assert table is _SYNONYMS or not set(names) & {name for of in _SYNONYMS.values() for name in of}
 
 
 def test_a_missing_file_and_an_unknown_ending_are_document_errors(tmp_path: Path) -> None:

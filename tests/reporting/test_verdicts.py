@@ -24,7 +24,14 @@ NOT = "Does not fit: needs 70.00 to 80.00 GiB of 58.00 GiB, and"
 
 @pytest.mark.parametrize(
     ("low", "high", "verdict"),
-    [(1, 24, "fits"), (24, 25, "tight"), (25, 25, "does not fit"), (24, 24, "fits")],
+    [
+        (1, 24, "fits"),
+        (24, 24, "fits"),
+        (23, 25, "tight"),
+        (23, 26, "likely does not fit"),
+        (24, 25, "likely does not fit"),
+        (25, 25, "does not fit"),
+    ],
 )
 def test_the_judge(low: int, high: int, verdict: Verdict) -> None:
     assert judge(low, high, 24) == verdict
@@ -32,18 +39,32 @@ def test_the_judge(low: int, high: int, verdict: Verdict) -> None:
 
 @pytest.mark.parametrize(
     ("verdicts", "code"),
-    [([], 0), (["fits"], 0), (["tight"], 0), (["does not fit"], 1), (["does not fit", "tight"], 0)],
+    [
+        ([], 0),
+        (["fits"], 0),
+        (["tight"], 0),
+        (["likely does not fit"], 1),
+        (["does not fit"], 1),
+        (["does not fit", "likely does not fit"], 1),
+        (["does not fit", "tight"], 0),
+    ],
 )
 def test_no_is_1_only_where_no_run_may_fit(verdicts: list[Verdict], code: int) -> None:
     assert exit_code(verdicts) == code
 
 
 def test_every_verdict_has_words_and_a_style() -> None:
-    lines = [verdict_line(verdict, GIB, 2 * GIB, 24 * GIB) for verdict in VERDICTS]
+    sizes = ((1, 2), (23, 25), (23, 27), (25, 26))
+    lines = [
+        verdict_line(verdict, low * GIB, high * GIB, 24 * GIB)
+        for verdict, (low, high) in zip(VERDICTS, sizes, strict=True)
+    ]
     assert [line.plain for line in lines] == [
         "Fits: needs 1.00 to 2.00 GiB of 24.00 GiB",
-        "Tight: needs 1.00 to 2.00 GiB, the card has 24.00 GiB",
-        "Does not fit: needs 1.00 to 2.00 GiB of 24.00 GiB",
+        "Tight: needs 23.00 to 25.00 GiB, the card has 24.00 GiB",
+        "Likely does not fit: needs 23.00 to 27.00 GiB, the card has 24.00 GiB; "
+        "75% of this range is above it",
+        "Does not fit: needs 25.00 to 26.00 GiB of 24.00 GiB",
     ]
     assert len({str(line.spans[0].style) for line in lines}) == 3
     assert set(SHORT) == set(VERDICTS)
@@ -58,7 +79,7 @@ def test_every_verdict_has_words_and_a_style() -> None:
             "does not fit",
             "178.00 GiB of each host's 64.00 GiB, and",
         ),
-        (Cluster(2, host_bytes=174 * GIB), 170 * GIB, "tight", "Tight in host memory: needs 170.50"),
+        (Cluster(2, host_bytes=175 * GIB), 170 * GIB, "tight", "Tight in host memory: needs 170.50"),
         (Cluster(2, host_bytes=256 * GIB), 170 * GIB, "fits", "GiB of 24.00 GiB, and 170.50"),
         (Cluster(4, 8, find_gpu("H100")), 170 * GIB, "fits", "host's 900.00 GiB (a typical cloud node;"),
         (Cluster(2, 1, find_gpu("H100")), 300 * GIB, "does not fit", "host's 225.00 GiB (a typical"),

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, ClassVar, TypeVar, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -100,6 +100,9 @@ class Command(TyperCommand):
     Its help lists options under their headings.
     """
 
+    examples: ClassVar[Mapping[str, str]] = {}
+    """By parameter: what to write if it is missing."""
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments and options, by heading."""
         under: dict[str, list[tuple[str, str]]] = {"Arguments": []}
@@ -138,7 +141,9 @@ class Command(TyperCommand):
             if not ctx.allow_interspersed_args:
                 self._refuse_late_option(ctx, words, [param for param, _ in missing])
             if len(missing) > 1:
-                ctx.fail(f"Missing {', '.join(name for _, name in missing)}")
+                example = " ".join(self.examples.get(param.name, "") for param, _ in missing).strip()
+                such = f". For example: {example}" * bool(example)
+                ctx.fail(f"Missing {', '.join(name for _, name in missing)}{such}")
             error.ctx = ctx
             raise
 

@@ -15,6 +15,8 @@ from zerokit.errors import ZerokitError
 from zerokit.files import check_writable, write_file
 
 if TYPE_CHECKING:
+    from zerokit.hardware.cluster import Cluster
+    from zerokit.models import ModelShape
     from zerokit.writing.build import Built
     from zerokit.writing.hyperparameters import Choice
     from zerokit.writing.request import Decisions
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
 def config(options: ConfigOptions) -> None:
     """Write a valid ds_config with a reason for every key.
 
-    Without --num-gpus it fits any number of GPUs, and without --model any model.
+    Without --num-gpus it fits any number of GPUs, and without --model any model. With --model, --num-gpus and
+    --gpu, but no stage, zerokit chooses the stage and offload that fit.
     """
     from zerokit.hardware.cluster import Cluster
     from zerokit.resolving.run import Run
@@ -36,16 +39,39 @@ def config(options: ConfigOptions) -> None:
     note_caveat(card)
     precision = options.precision or ("bf16" if options.target == "deepspeed" else "auto")
     cluster = Cluster(options.num_gpus, options.gpus_per_node, card)
-    given = with_preset(options.preset, common_options(options, Decisions))
+    shape = _shape(options.model)
+    chosen = common_options(options, Decisions)
+    if options.preset is None and options.zero_stage is None and not options.inference:
+        chosen |= _chosen_zero(options, cluster, shape)
+    given = with_preset(options.preset, chosen)
     given["precision"] = None if precision == "auto" else precision
-    decisions = Decisions(
-        run=Run(target=options.target, cluster=cluster, model=_shape(options.model)), **given
-    )
+    decisions = Decisions(run=Run(target=options.target, cluster=cluster, model=shape), **given)
     built = build(decisions)
     if options.accelerate_yaml is not None:
         text = _launcher(decisions, options)
         write_file(options.accelerate_yaml, text, force=options.force, follow_links=True)
     _write(built, options)
+
+
+def _chosen_zero(options: ConfigOptions, cluster: Cluster, shape: ModelShape | None) -> dict[str, Any]:
+    """The stage and offload that fit, with the reason on stderr; empty without a model, GPUs or a card."""
+    if shape is None or cluster.num_gpus is None or cluster.gpu is None:
+        return {}
+    from zerokit.console import note
+    from zerokit.estimation import Question
+    from zerokit.estimation.choose import assumptions, choose_zero
+
+    question = Question(
+        model=shape,
+        cluster=cluster,
+        micro_batch_size=options.micro_batch_size,
+        precision=None if options.precision == "auto" else options.precision,
+        target=options.target,
+    )
+    offload = {"offload_optimizer": options.offload_optimizer, "offload_param": options.offload_param}
+    settings, why = choose_zero(question, offload)
+    note(f"zerokit: note: {why}. Assumed: {assumptions(question)}")
+    return settings
 
 
 def _shape(model: str | None) -> Any:

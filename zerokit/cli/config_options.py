@@ -37,7 +37,13 @@ class ConfigOptions:
         ),
     ] = None
     zero_stage: Annotated[
-        int | None, _zero(min=0, max=3, help="What ZeRO divides among the GPUs.", show_default=False)
+        int | None,
+        _zero(
+            min=0,
+            max=3,
+            help="What ZeRO divides among the GPUs.",
+            show_default="chosen with --model, --num-gpus and --gpu",
+        ),
     ] = None
     offload_optimizer: Annotated[
         choices.OffloadDevice | None, _zero(help="Keep optimizer states there. Stages 1 to 3; nvme: 3.")

@@ -9,15 +9,14 @@ import typer
 
 from zerokit.choices import LearnedTokensMethod
 from zerokit.cli.command import common_options, with_options
-from zerokit.cli.estimate_options import SIZES, EstimateOptions, sizes
-from zerokit.cli.gpu_options import chosen_gpu, memory_size, note_caveat
+from zerokit.cli.estimate_options import CARD, SIZES, EstimateOptions, sizes
+from zerokit.cli.gpu_options import chosen_gpus, memory_size, note_caveat
 from zerokit.cli.output import json_on_stdout, not_stdout, print_json, to_json
 from zerokit.errors import ConfigError, ZerokitError
 from zerokit.files import check_writable, write_file
-from zerokit.hardware.gpus import some_gpu
 
 if TYPE_CHECKING:
-    from zerokit.estimation import Axes, Fit, Limits, Question
+    from zerokit.estimation import Advice, Axes, Fit, Limits, Question
     from zerokit.hardware.gpus import Gpu
     from zerokit.memory import Estimate
     from zerokit.models import ModelShape
@@ -36,8 +35,8 @@ def estimate(options: EstimateOptions) -> None:
     as_json = json_on_stdout(options.output, options.output_format)
     options = replace(options, output=not_stdout(options.output))
     _check_files(options)
-    axes = _axes(options)
-    card = _card(options)
+    cards = _cards(options)
+    axes = _axes(options, cards)
     host_bytes = memory_size(options.host_memory, "--host-memory")
     shape = as_model(options.model)
     chunked_loss = "liger" if options.liger else "zerokit" if options.chunked_loss else None
@@ -46,20 +45,21 @@ def estimate(options: EstimateOptions) -> None:
         | _adapter(options, shape)
         | {
             "model": shape,
-            "cluster": Cluster(axes.num_gpus[0], options.gpus_per_node, card, host_bytes),
+            "cluster": Cluster(axes.num_gpus[0], options.gpus_per_node, None, host_bytes),
             "num_trainable_parameters": _count(options.trainable_parameters),
             "frozen_modules": tuple(options.freeze or ()),
             "chunked_loss": chunked_loss,
         }
-        | dict.fromkeys(SIZES.keys() - {"num_gpus"})  # the axes have them
+        | dict.fromkeys(SIZES.keys() - {"num_gpus"})  # the axes have them, and the cards
     )
     _answer(question, axes, options, as_json=as_json)
 
 
-def _axes(options: EstimateOptions) -> Axes:
+def _axes(options: EstimateOptions, cards: list[Gpu]) -> Axes:
     from zerokit.estimation import Axes
 
-    return Axes(**{name: sizes(getattr(options, name), *limits) for name, limits in SIZES.items()})
+    given = {name: sizes(getattr(options, name), *limits) for name, limits in SIZES.items()}
+    return Axes(**given, gpu=tuple(cards))
 
 
 def _count(text: str | None) -> int | None:
@@ -72,7 +72,8 @@ def _count(text: str | None) -> int | None:
 
 
 def _answer(question: Question, axes: Axes, options: EstimateOptions, *, as_json: bool) -> None:
-    from zerokit.estimation import Runs, find_limits, sweep, verdict
+    from zerokit.estimation import Runs, advise, find_limits, sweep, verdict
+    from zerokit.estimation.advice import plain_torch
     from zerokit.estimation.as_json import as_data, sweep_data
     from zerokit.reporting.verdicts import exit_code
 
@@ -83,14 +84,23 @@ def _answer(question: Question, axes: Axes, options: EstimateOptions, *, as_json
             where="--fit" if find else "--explain",
             hint=f"Give one value for {' and '.join(axes.varied)}",
         )
-    memory = question.cluster.gpu_memory_bytes
     runs = Runs()
     estimates = sweep(question, axes, runs)
-    answers = [(one, None if memory is None else verdict(one, memory)) for one in estimates]
+    answers: list[tuple[Estimate, Fit | None]] = []
+    for one in estimates:
+        size = one.run.cluster.gpu_memory_bytes
+        answers.append((one, None if size is None else verdict(one, size)))
+    memory = axes.gpu[0].memory_bytes if len(axes.gpu) == 1 else None
     limits = None
     if find and memory is not None:
         limits = find_limits(next(axes.questions(question)), memory, runs)
-    data = sweep_data(answers) if axes.varied else as_data(*answers[0], limits)
+    advice = []
+    if not axes.varied and (fit := answers[0][1]) is not None:
+        advice = advise(next(axes.questions(question)), answers[0][0], fit, runs)
+    plain = None
+    if not axes.varied and not options.explain:
+        plain = plain_torch(next(axes.questions(question)), answers[0][0], runs)
+    data = sweep_data(answers) if axes.varied else as_data(*answers[0], limits, advice)
     if options.plot is not None:
         from zerokit.estimation.plot import write_plot
 
@@ -100,7 +110,7 @@ def _answer(question: Question, axes: Axes, options: EstimateOptions, *, as_json
     if as_json:
         print_json(data)
     else:
-        _print_text(answers, axes, limits, options)
+        _print_text(answers, axes, limits, advice, plain, options)
     raise typer.Exit(exit_code(fit.verdict for _, fit in answers if fit is not None))
 
 
@@ -108,6 +118,8 @@ def _print_text(
     answers: list[tuple[Estimate, Fit | None]],
     axes: Axes,
     limits: Limits | None,
+    advice: list[Advice],
+    plain: Estimate | None,
     options: EstimateOptions,
 ) -> None:
     from zerokit.estimation.explain import print_explanation
@@ -118,7 +130,7 @@ def _print_text(
     elif axes.varied:
         print_sweep(answers, axes.varied)
     else:
-        print_estimate(*answers[0], limits, details=options.details)
+        print_estimate(*answers[0], limits, advice, plain, details=options.details)
 
 
 def _adapter(options: EstimateOptions, model: ModelShape | int) -> dict[str, Any]:
@@ -153,16 +165,22 @@ def _adapter(options: EstimateOptions, model: ModelShape | int) -> dict[str, Any
     return {"learned_tokens": LearnedTokens.of(method, count or 20, model)}
 
 
-def _card(options: EstimateOptions) -> Gpu | None:
-    card = chosen_gpu(options.gpu, options.gpu_memory)
-    if options.fit is None:
+def _cards(options: EstimateOptions) -> list[Gpu]:
+    cards = chosen_gpus(options.gpu, options.gpu_memory)
+    for card in cards:
         note_caveat(card)
-        return card
-    if card is not None:
+    if options.fit is None:
+        return cards
+    if options.fit == CARD:
+        if not cards:
+            hint = "Name the card with --gpu, or write its memory: --fit 80GiB"
+            raise ConfigError("no card is named", where="--fit", hint=hint)
+        return cards
+    if cards:
         other = "--gpu" if options.gpu is not None else "--gpu-memory"
-        hint = f"Give {other} or --fit, not both"
+        hint = f"Leave out the size after --fit for the memory of {other}, or leave out {other}"
         raise ConfigError("both set the memory of a GPU", where=f"{other} and --fit", hint=hint)
-    return some_gpu(None, memory_size(options.fit, "--fit"))
+    return chosen_gpus(None, options.fit, "--fit")
 
 
 def _check_files(options: EstimateOptions) -> None:

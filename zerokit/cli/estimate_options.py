@@ -90,7 +90,7 @@ class EstimateOptions:
         str | None,
         _zero(
             metavar="S[,S...]",
-            help="ZeRO stage, 0 to 3, if there is no --ds-config.",
+            help="ZeRO stage, 0 to 3, if there is no --ds-config; none: without DeepSpeed.",
             callback=required_unless(
                 lambda given: given.get("ds_config"),
                 "option '--zero-stage'",
@@ -106,6 +106,10 @@ class EstimateOptions:
         choices.Precision | None,
         _zero(help="Number format.", show_default="the ds_config's, else bf16"),
     ] = None
+    autocast: Annotated[
+        bool,
+        _zero("--autocast", help="With --zero-stage none: weights in fp32, computed in 16 bits."),
+    ] = False
     gradient_checkpointing: Annotated[
         bool, _model("--gradient-checkpointing", help="Recompute activations in the backward pass.")
     ] = False
@@ -167,15 +171,16 @@ class EstimateOptions:
             help="Sequences hold several documents; without flash attention a mask separates them.",
         ),
     ] = False
-    gpu: Annotated[str | None, gpu_option(_ANSWER)] = None
+    gpu: Annotated[str | None, gpu_option(_ANSWER, several=True)] = None
     gpu_memory: Annotated[str | None, gpu_memory_option(_ANSWER)] = None
     host_memory: Annotated[str | None, host_memory_option(_ANSWER, AS_RENTED)] = None
     fit: Annotated[
         str | None,
         _answer(
             "--fit",
-            metavar="SIZE",
+            metavar="[SIZE]",
             help="Find the largest micro batch, the longest sequences and the fewest GPUs that fit.",
+            show_default="SIZE: memory of --gpu",
         ),
     ] = None
     details: Annotated[bool, _answer("--details", help="Print every term, phase and table.")] = False
@@ -191,14 +196,21 @@ class EstimateOptions:
     force: Annotated[bool, _answer("--force", help="Overwrite existing files.")] = False
 
 
-def sizes(text: str | None, option: str, least: int = 1, most: int | None = None) -> tuple[int, ...]:
-    """Parse ``"1,2,4"`` into distinct numbers.
+CARD = "card"
+"""The value of ``--fit`` by itself: the memory of the card."""
+
+
+def sizes(text: str | None, option: str, least: int = 1, most: int | None = None) -> tuple[Any, ...]:
+    """Parse ``"1,2,4"`` into distinct numbers; a stage may be the word none.
 
     Raises:
         ConfigError: not whole numbers, or one below `least` or above `most`.
     """
-    found = []
+    found: list[int | str] = []
     for word in () if text is None else text.split(","):
+        if word.strip().lower() == "none" and option == SIZES["zero_stage"][0]:
+            found.append("none")
+            continue
         try:
             size = int(word)
         except ValueError:
@@ -208,7 +220,8 @@ def sizes(text: str | None, option: str, least: int = 1, most: int | None = None
         if size < least:
             raise ConfigError(f"is {size}", where=option, hint=f"Give {least} or more")
         if most is not None and size > most:
-            raise ConfigError(f"is {size}", where=option, hint=f"Give {least} to {most}")
+            word = ", or none" * (option == SIZES["zero_stage"][0])
+            raise ConfigError(f"is {size}", where=option, hint=f"Give {least} to {most}{word}")
         found.append(size)
     return tuple(dict.fromkeys(found))
 

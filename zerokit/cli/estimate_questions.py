@@ -5,13 +5,13 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import typer
 
 from zerokit.cli.command import Command
-from zerokit.cli.estimate_options import SIZES, sizes
-from zerokit.cli.gpu_options import chosen_gpu
+from zerokit.cli.estimate_options import CARD, SIZES, sizes
+from zerokit.cli.gpu_options import chosen_gpus
 from zerokit.errors import ZerokitError, visible
 
 _QUESTIONS = {
@@ -27,6 +27,22 @@ _SEQ_LEN = 2048
 class AskingCommand(Command):
     """Asks for missing options at a terminal; Enter accepts the default."""
 
+    examples: ClassVar[Mapping[str, str]] = {
+        "model": "llama-3.1-8b",
+        "num_gpus": "--num-gpus 8",
+        "seq_len": "--seq-len 4096",
+        "zero_stage": "--zero-stage 3 (or --ds-config FILE)",
+    }
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words; ``--fit`` needs no size."""
+        words = list(args)
+        for place, word in enumerate(words):
+            last = place + 1 == len(words)
+            if word == "--fit" and (last or words[place + 1].startswith("-")):
+                words[place] = f"--fit={CARD}"
+        return super().parse_args(ctx, words)
+
     def completed(self, ctx: Any, words: list[str]) -> list[str] | None:
         """Return the words with the answers; None without a terminal.
 
@@ -35,7 +51,7 @@ class AskingCommand(Command):
         """
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             return None
-        chosen_gpu(ctx.params.get("gpu"), ctx.params.get("gpu_memory"))
+        chosen_gpus(ctx.params.get("gpu"), ctx.params.get("gpu_memory"))
         for name, bounds in SIZES.items():
             sizes(ctx.params.get(name), *bounds)
         model = ctx.params.get("model")

@@ -13,19 +13,21 @@ def explain(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[KEY|RULE]",
+            metavar="[KEY|RULE|TOPIC]",
             autocompletion=completion.explained,
-            help="A key such as zero_optimization.stage or overlap_comm, or the id of a rule.",
+            help="A key such as zero_optimization.stage or overlap_comm, the id of a rule, or a topic "
+            "such as moe or 'long context'.",
             show_default="all rules, a line each",
         ),
     ] = None,
 ) -> None:
-    """Explain a ds_config key, or a rule of zerokit check."""
+    """Explain a ds_config key, a rule of zerokit check, or a topic."""
     from zerokit.lint import explain as explaining
     from zerokit.reporting.terminal import show_markdown, show_rows
 
     if name is None:
         show_rows(explaining.overview())
-        typer.echo("\nFor details: zerokit explain RULE, or zerokit explain KEY")
+        typer.echo(f"\nTopics: {explaining.topic_names()}")
+        typer.echo("\nFor details: zerokit explain RULE, zerokit explain KEY, or zerokit explain TOPIC")
         return
     show_markdown(explaining.explain(name))

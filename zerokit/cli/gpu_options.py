@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from zerokit.hardware.gpus import Gpu
 
 
-def gpu_option(panel: str | None = None, default: str | None = None) -> Any:
-    """``--gpu NAME``."""
+def gpu_option(panel: str | None = None, default: str | None = None, *, several: bool = False) -> Any:
+    """``--gpu NAME``, or a list of cards."""
     return typer.Option(
         "--gpu",
-        metavar="NAME",
+        metavar="NAME[,NAME...]" if several else "NAME",
         help="Card: H100, A100-80GB, 4090, mi300x ... 'zerokit gpus' lists them.",
         show_default=default or False,
         autocompletion=completion.gpu,
@@ -60,6 +60,23 @@ def chosen_gpu(gpu: str | None, gpu_memory: str | None) -> Gpu | None:
     from zerokit.hardware.gpus import some_gpu
 
     return some_gpu(gpu, memory_size(gpu_memory, "--gpu-memory"))
+
+
+def chosen_gpus(names: str | None, memory: str | None, option: str = "--gpu-memory") -> list[Gpu]:
+    """The cards that ``--gpu h100,a100-80`` names; one card of a size for ``--gpu-memory`` alone.
+
+    Raises:
+        ZerokitError: there is no such card, the size is not valid, or it is given for several cards.
+    """
+    from zerokit.hardware.gpus import some_gpu
+
+    size = memory_size(memory, option)
+    several: list[str | None] = [None] if names is None else [*names.split(",")]
+    if len(several) > 1 and size is not None:
+        hint = "Give the memory, or names of cards"
+        raise ZerokitError("one size is given for several cards", where=option, hint=hint)
+    cards = dict.fromkeys(some_gpu(name, size) for name in several)
+    return [card for card in cards if card is not None]
 
 
 def note_caveat(gpu: Gpu | None) -> None:

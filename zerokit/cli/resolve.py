@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from zerokit.resolving.trace import Resolution, Value
 
 
+_PRECISIONS = (("bf16", "enabled"), ("fp16", "enabled"))
+
+
 @dataclass(frozen=True, kw_only=True)
 class ResolveOptions:
     """All options of ``zerokit resolve``."""
@@ -220,6 +223,13 @@ def _print_text(resolution: Resolution, show_all: bool, *, accepts_arguments: bo
     options += ["--model MODEL"] * (True in of_model)
     if options:
         show([f"?: not known. Fill it with {' and '.join(options)}"])
+    if accepts_arguments and _is_fp32_by_default(resolution):
+        show(
+            [
+                "No argument names a precision, so that the Trainer trains in fp32. zerokit estimate and "
+                "zerokit train assume bf16: --argument bf16=true"
+            ]
+        )
     hidden = len(resolution.values) - len(shown)
     if hidden:
         show([f"{quantity(hidden, 'value')} at DeepSpeed's default: show them with --all"])
@@ -228,6 +238,14 @@ def _print_text(resolution: Resolution, show_all: bool, *, accepts_arguments: bo
         show([f"lost: {one.name}{line}: {one.message}"])
     for refused in resolution.refused:
         show([f"refused: {refused.message}{f'. {refused.hint}' if refused.hint else ''}"])
+
+
+def _is_fp32_by_default(resolution: Resolution) -> bool:
+    """Whether "auto" left both 16-bit formats off."""
+    of_precision = [value for value in resolution.values if value.path in _PRECISIONS]
+    return not any(value.value for value in of_precision) and any(
+        value.origin == "auto" and value.detail.startswith("the default of") for value in of_precision
+    )
 
 
 def _show(value: Value) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from zerokit.choices import Attention, ChunkedLoss, OffloadDevice, OptimizerKind, Precision, Target
+from zerokit.choices import Attention, ChunkedLoss, OffloadDevice, OptimizerKind, Precision, Target, ZeroStage
 from zerokit.config import DeepSpeedConfig
 from zerokit.errors import ConfigError, ZerokitError, did_you_mean
 from zerokit.estimation.as_json import as_data
@@ -85,7 +85,7 @@ def estimate(
     gpu_memory_bytes: int | None = None,
     host_memory_bytes: int | None = None,
     ds_config: str | Path | Mapping[str, Any] | DeepSpeedConfig | None = None,
-    zero_stage: int | None = None,
+    zero_stage: ZeroStage | None = None,
     offload_optimizer: OffloadDevice | None = None,
     offload_param: OffloadDevice | None = None,
     precision: Precision | None = None,
@@ -105,6 +105,7 @@ def estimate(
     num_trainable_parameters: int | None = None,
     frozen_modules: Sequence[str] = (),
     chunked_loss: ChunkedLoss | None = None,
+    autocast: bool = False,
     packing: bool = False,
     generation: Generation | None = None,
     loads_full_copy_per_rank: bool | None = None,

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from zerokit.estimation.advice import Advice
 from zerokit.estimation.fit import Fit, Limits
 from zerokit.memory import Estimate, Term
 from zerokit.memory.settings import settings_of
 
 
-def as_data(answer: Estimate, fit: Fit | None = None, limits: Limits | None = None) -> dict[str, Any]:
+def as_data(
+    answer: Estimate,
+    fit: Fit | None = None,
+    limits: Limits | None = None,
+    advice: Sequence[Advice] = (),
+) -> dict[str, Any]:
     """One estimate. Bytes are of one GPU or one rank, except keys with `per_node`."""
     run, states, host = answer.run, answer.model_states, answer.host
     data: dict[str, Any] = {
@@ -20,7 +27,7 @@ def as_data(answer: Estimate, fit: Fit | None = None, limits: Limits | None = No
             "num_trainable_parameters": answer.num_trainable_parameters,
         },
         "world_size": run.world_size,
-        "zero_stage": run.zero_stage,
+        "zero_stage": "none" if run.without_deepspeed else run.zero_stage,
         "run": _run(answer),
         "model_states": {
             "parameters_bytes": states.parameters_bytes,
@@ -51,6 +58,15 @@ def as_data(answer: Estimate, fit: Fit | None = None, limits: Limits | None = No
     }
     if fit is not None:
         data["fit"] = asdict(fit)
+    if advice:
+        data["advice"] = [
+            {
+                "changes": [change.what for change in one.changes],
+                "options": [change.how for change in one.changes],
+                "fit": asdict(one.fit),
+            }
+            for one in advice
+        ]
     if limits is not None:
         data["largest"] = {
             "micro_batch_size": limits.micro_batch_size,
@@ -68,6 +84,7 @@ def sweep_data(answers: list[tuple[Estimate, Fit | None]]) -> dict[str, Any]:
 def _run(answer: Estimate) -> dict[str, Any]:
     run, settings = answer.run, settings_of(answer.run)
     return {
+        "gpu": None if run.cluster.gpu is None else run.cluster.gpu.name,
         "gpus_per_node": run.cluster.gpus_per_node,
         "micro_batch_size": run.micro_batch_size,
         "seq_len": run.seq_len,

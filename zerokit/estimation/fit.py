@@ -110,7 +110,7 @@ def _fewest(question: Question, fits: Callable[..., bool]) -> int | None:
     for num_gpus in range(1, per_node + 1):
         if possible(num_gpus):
             return num_gpus
-    if question.zero_stage == 0:
+    if question.zero_stage in (0, "none"):
         return None
     too_few = _largest(lambda nodes: not possible(nodes * per_node), _MOST_NODES)
     return None if too_few in (None, _MOST_NODES) else (too_few + 1) * per_node

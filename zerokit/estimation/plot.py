@@ -106,7 +106,8 @@ def point_name(answer: Estimate, varied: Sequence[str]) -> str:
     """The label of a run: ``ZeRO-2, 8 GPUs``."""
     run = answer.run
     words = {
-        "zero_stage": f"ZeRO-{run.zero_stage}",
+        "gpu": "" if run.cluster.gpu is None else run.cluster.gpu.name,
+        "zero_stage": run.sharding,
         "num_gpus": quantity(run.world_size, "GPU"),
         "micro_batch_size": f"batch {run.micro_batch_size}",
         "seq_len": f"{run.seq_len or 0:,} tokens",

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from zerokit.choices import OffloadDevice, OptimizerKind, Precision, Target
+from zerokit.choices import OffloadDevice, OptimizerKind, Precision, Target, ZeroStage
 from zerokit.config import DeepSpeedConfig, load_ds_config, read_ds_config
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
+from zerokit.config.descriptions import shown
+from zerokit.config.key_index import canonical
 from zerokit.config.load import as_error
-from zerokit.documents import Document
+from zerokit.documents import Document, KeyPath, dotted
 from zerokit.errors import ConfigError
 from zerokit.hardware import GPUS_PER_NODE
 from zerokit.hardware.cluster import Cluster
 from zerokit.memory import TrainingRun
 from zerokit.memory.optimizers import optimizer_made
 from zerokit.memory.training_run import RunOptions
+from zerokit.resolving.auto_word import autos, is_dropped
 from zerokit.resolving.run import Run
-from zerokit.resolving.trace import Resolution, resolve, resolve_settled
+from zerokit.resolving.trace import Resolution, Value, resolve, resolve_settled
 from zerokit.writing.build import build_ds_config
 
 _NOT_FOR_MEMORY = ("scheduler", "steps_per_print")
 """Keys without influence on memory; `scheduler` needs numbers that only the data determine."""
 _SAVING = ("stage3_gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save")
+_SECTION = "zero_optimization."
 _SOME_FOLDER = "/local_nvme"
 """The path does not change how much is written."""
 
@@ -35,8 +39,8 @@ class Question(RunOptions):
 
     ds_config: str | Path | Mapping[str, Any] | DeepSpeedConfig | None = None
     """A file, a dict or a config. None: what `zerokit config` writes for the four settings that follow."""
-    zero_stage: int | None = None
-    """0, 1, 2 or 3."""
+    zero_stage: ZeroStage | None = None
+    """0, 1, 2 or 3; none: without DeepSpeed."""
     offload_optimizer: OffloadDevice | None = None
     """Where optimizer states are kept instead of the GPU."""
     offload_param: OffloadDevice | None = None
@@ -46,11 +50,17 @@ class Question(RunOptions):
     target: Target = "trainer"
     """The program that hands the config to DeepSpeed and fills "auto"."""
 
-    def with_sizes(self, **sizes: int) -> Question:
+    @property
+    def without_deepspeed(self) -> bool:
+        """Whether plain torch trains."""
+        return self.zero_stage == "none"
+
+    def with_sizes(self, **sizes: Any) -> Question:
         """The same question with other sizes, named as in :class:`zerokit.estimation.Axes`."""
         changed: dict[str, Any] = dict(sizes)
-        if "num_gpus" in sizes:
-            changed["cluster"] = replace(self.cluster, num_gpus=changed.pop("num_gpus"))
+        of_cluster = {name: changed.pop(name) for name in ("num_gpus", "gpu") if name in changed}
+        if of_cluster:
+            changed["cluster"] = replace(self.cluster, **of_cluster)
         return replace(self, **changed)
 
     def run(self, given: Mapping[str, Any] | None = None) -> Run:
@@ -74,6 +84,8 @@ class Runs:
                 described twice.
         """
         question.cluster.check_nodes()
+        if question.without_deepspeed:
+            question = _without_deepspeed(question)
         document = self._document(question)
         resolution = _resolve(document, question)
         if resolution.refused:
@@ -86,14 +98,29 @@ class Runs:
         sizes = {str(value.path[0]): value for value in resolution.values if len(value.path) == 1}
         options = {one.name: getattr(question, one.name) for one in fields(RunOptions)}
         options |= {
-            "micro_batch_size": _size(sizes[MICRO].value, "micro_batch_size"),
-            "gradient_accumulation_steps": _size(sizes[STEPS].value, "gradient_accumulation_steps"),
+            "micro_batch_size": _size(sizes, MICRO, "micro_batch_size"),
+            "gradient_accumulation_steps": _size(sizes, STEPS, "gradient_accumulation_steps"),
             "optimizer": question.optimizer or _own_optimizer(question.target, config),
         }
         if isinstance(question.model, int):
             options["seq_len"] = None
         is_default = question.target == "trainer" and "the default of" in sizes[MICRO].detail
-        return TrainingRun(**options, ds_config=config, micro_batch_is_default=is_default)
+        notes = list(_notes(document, question, resolution))
+        if is_default:
+            size, argument = sizes[MICRO].value, "per_device_train_batch_size"
+            note = f'micro batch {size} is the default of the Trainer\'s {argument}, which fills "auto"'
+            notes.append(f"{note}; --micro-batch-size sets yours")
+        return TrainingRun(
+            **options,
+            ds_config=config,
+            micro_batch_is_default=is_default,
+            notes=tuple(notes),
+            without_deepspeed=question.without_deepspeed,
+        )
+
+    def settings(self, question: Question) -> dict[str, Any]:
+        """The ds_config of a question as it is written, with the sizes of the question."""
+        return dict(self._document(question).data)
 
     def _document(self, question: Question) -> Document:
         source = question.ds_config
@@ -113,7 +140,7 @@ class Runs:
         return document
 
     def _check(self, document: Document, written: Document, question: Question) -> None:
-        """Raises ConfigError with the first error of the config.
+        """Raises ConfigError with the first error of the config, except "auto" that DeepSpeed drops.
 
         Args:
             document: with the sizes of the question.
@@ -129,7 +156,9 @@ class Runs:
         errors = [
             finding
             for finding in check_document(document, run).findings
-            if finding.severity == "error" and finding.rule != "not-plain-json"  # read all the same
+            if finding.severity == "error"
+            and finding.rule != "not-plain-json"  # read all the same
+            and not (finding.rule == "unfilled-auto" and _runs_with_auto(question.target, finding.path))
         ]
         if errors:
             cluster = Cluster(question.cluster.num_gpus, question.cluster.gpus_per_node)
@@ -139,6 +168,41 @@ class Runs:
             named = check_document(written, Run(target=question.target, cluster=cluster)).findings
             raise as_error(errors, document, options=options, named=named)
         self._checked.add(given)
+
+
+def _without_deepspeed(question: Question) -> Question:
+    """The same with an optimizer of the script. Raises ConfigError for weights in fp16."""
+    if question.autocast:
+        question = replace(question, precision="fp32")  # of the weights
+    if question.precision == "fp16":
+        # torch/amp/grad_scaler.py: "Attempting to unscale FP16 gradients."
+        raise ConfigError(
+            "torch's GradScaler refuses weights in fp16",
+            where="--precision",
+            hint="Give bf16 or fp32, or --autocast for weights in fp32 that are computed in 16 bits",
+        )
+    return replace(question, target="accelerate") if question.target == "deepspeed" else question
+
+
+def _runs_with_auto(target: Target, path: KeyPath) -> bool:
+    return target == "deepspeed" and is_dropped(path)
+
+
+def _notes(document: Document, question: Question, resolution: Resolution) -> Iterator[str]:
+    """What was assumed: DeepSpeed's defaults for "auto", and the precision."""
+    is_open = question.ds_config is not None and question.precision is None
+    if is_open and question.target == "trainer" and _precision_in(document.data) is None:
+        yield (
+            "bf16 is assumed, as zerokit train does where nothing names a precision. The Trainer without "
+            "--bf16 or --fp16 trains in fp32; --precision sets yours"
+        )
+    values = {value.path: value.value for value in resolution.values}
+    dropped = [path for path in autos(document.data) if _runs_with_auto(question.target, path)]
+    defaults = [
+        f"{dotted(path).removeprefix(_SECTION)} {shown(values.get(canonical(path)))}" for path in dropped
+    ]
+    if defaults:
+        yield f'DeepSpeed drops "auto" and uses its defaults: {", ".join(defaults)}'
 
 
 def _read(source: str | Path | Mapping[str, Any] | DeepSpeedConfig) -> Document:
@@ -164,7 +228,7 @@ def _written(question: Question) -> Document:
     micro, steps = (1 if size is None else size for size in sizes)
     nvme = "nvme" in (question.offload_optimizer, question.offload_param)
     config = build_ds_config(
-        zero_stage=question.zero_stage,
+        zero_stage=0 if question.zero_stage == "none" else question.zero_stage,
         run=Run(target=question.target, cluster=question.cluster),
         precision=question.precision or "bf16",
         offload_optimizer=question.offload_optimizer,
@@ -226,9 +290,17 @@ def _precision_in(data: Mapping[str, Any]) -> Precision | None:
     return "fp32" if enabled and "auto" not in enabled.values() else None
 
 
-def _size(value: Any, name: str) -> int:
+def _size(values: Mapping[str, Value], key: str, name: str) -> int:
+    """The value of a key; accumulation is 1 where neither it nor the batch of all ranks is given.
+
+    Raises:
+        ConfigError: it is not known: DeepSpeed computes it from model-parallel sizes.
+    """
+    value = values[key].value if key in values else None
     if isinstance(value, int):
         return value
+    if key == STEPS and value is None and TRAIN not in values:
+        return 1
     option = f"--{name.replace('_', '-')}"
     raise ConfigError(f"the {name} is not known", where="ds_config", hint=f"Give it with {option}")
 

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from itertools import product
 
+from zerokit.choices import ZeroStage
 from zerokit.estimation.request import Question, Runs
+from zerokit.hardware.gpus import Gpu
 from zerokit.memory import Estimate, estimate
 
 
@@ -14,7 +16,8 @@ from zerokit.memory import Estimate, estimate
 class Axes:
     """Values of each size; an empty tuple keeps the question's value."""
 
-    zero_stage: tuple[int, ...] = ()
+    gpu: tuple[Gpu, ...] = ()
+    zero_stage: tuple[ZeroStage, ...] = ()
     num_gpus: tuple[int, ...] = ()
     micro_batch_size: tuple[int, ...] = ()
     seq_len: tuple[int, ...] = ()

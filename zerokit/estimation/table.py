@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from zerokit.estimation.advice import Advice, advice_lines
 from zerokit.estimation.fit import Fit, Limits
 from zerokit.memory import Estimate, Term
 from zerokit.memory.settings import settings_of
@@ -26,10 +27,25 @@ NO_VERDICT = "No verdict: name a card with --gpu, or its memory with --gpu-memor
 
 
 def print_estimate(
-    answer: Estimate, fit: Fit | None = None, limits: Limits | None = None, *, details: bool = False
+    answer: Estimate,
+    fit: Fit | None = None,
+    limits: Limits | None = None,
+    advice: list[Advice] | None = None,
+    plain: Estimate | None = None,
+    *,
+    details: bool = False,
 ) -> None:
-    """Print one estimate on stdout: the verdict and one table, with `details` every term."""
-    show(_parts(answer, fit, limits, details))
+    """Print one estimate on stdout: the verdict and one table, with `details` every term.
+
+    Args:
+        answer: the estimate.
+        fit: the verdict on it.
+        limits: the largest sizes that fit.
+        advice: what makes it fit.
+        plain: the same run without DeepSpeed, to compare with.
+        details: whether to print every term.
+    """
+    show(_parts(answer, fit, limits, advice or [], plain, details))
 
 
 def estimate_text(answer: Estimate, fit: Fit | None = None, *, details: bool = False) -> str:
@@ -42,7 +58,14 @@ def print_sweep(answers: list[tuple[Estimate, Fit | None]], varied: tuple[str, .
     show(_sweep_parts(answers, varied))
 
 
-def _parts(answer: Estimate, fit: Fit | None, limits: Limits | None, details: bool) -> Iterator[Part]:
+def _parts(
+    answer: Estimate,
+    fit: Fit | None,
+    limits: Limits | None,
+    advice: list[Advice],
+    plain: Estimate | None,
+    details: bool,
+) -> Iterator[Part]:
     if fit is None:
         yield NO_VERDICT
     else:
@@ -55,6 +78,10 @@ def _parts(answer: Estimate, fit: Fit | None, limits: Limits | None, details: bo
         yield from _all_tables(answer)
     else:
         yield _summary(answer)
+    if plain is not None:
+        yield _without_deepspeed(plain)
+    if fit is not None:
+        yield from advice_lines(advice, answer, fit)
     yield from _limit_lines(answer, fit, limits)
     yield from _notes(answer)
     if not details:
@@ -107,8 +134,8 @@ def heading(answer: Estimate, without: tuple[str, ...] = ()) -> str:
     gpus = "" if "num_gpus" in without else f" on {quantity(run.world_size, 'GPU')}"
     if run.world_size > run.cluster.gpus_per_node:
         gpus += f", {run.cluster.gpus_per_node} per node"
-    words = [] if "zero_stage" in without else [f"ZeRO-{run.zero_stage}"]
-    words += [settings.precision, settings.optimizer.name]
+    words = [] if "zero_stage" in without else [run.sharding]
+    words += ["fp32 weights under autocast" if run.autocast else settings.precision, settings.optimizer.name]
     for what, device in (("optimizer", settings.offload_optimizer), ("parameters", settings.offload_param)):
         if device != "none":
             words.append(f"{what} on {'the host' if device == 'cpu' else 'NVMe'}")
@@ -195,6 +222,17 @@ def _overheads(answer: Estimate) -> Iterator[str]:
         yield f"Not included above (a guess): {term.name}, {format_span(term.low, term.high)}; {term.source}"
 
 
+def _without_deepspeed(plain: Estimate) -> str:
+    """The line about plain torch below stage 0, which keeps master weights."""
+    states = plain.model_states
+    total = sum(one.unit for one in states.each)
+    span = format_span(plain.device_low_bytes, plain.device_high_bytes)
+    return (
+        f"Without DeepSpeed (--zero-stage none) it needs {span}: model states of {total} bytes per trained "
+        "parameter, moments in bf16, no fp32 master weights. Stage 0 is DeepSpeed's, with master weights"
+    )
+
+
 def _limit_lines(answer: Estimate, fit: Fit | None, limits: Limits | None) -> Iterator[str]:
     if limits is None or fit is None:
         return
@@ -219,7 +257,7 @@ def _limit_lines(answer: Estimate, fit: Fit | None, limits: Limits | None) -> It
 def _notes(answer: Estimate) -> Iterator[str]:
     for warning in answer.warnings:
         yield f"Note: {warning}"
-    if answer.warnings:
+    if len(answer.warnings) > len(answer.run.notes):
         yield f"Hint: {REHEARSE}"
 
 
@@ -239,19 +277,28 @@ def _sweep_parts(answers: list[tuple[Estimate, Fit | None]], varied: tuple[str, 
         yield f"Note: {warning}"
 
 
-SIZES = {"zero_stage": "ZeRO", "num_gpus": "GPUs", "micro_batch_size": "Batch", "seq_len": "Tokens"}
+SIZES = {
+    "gpu": "GPU",
+    "zero_stage": "ZeRO",
+    "num_gpus": "GPUs",
+    "micro_batch_size": "Batch",
+    "seq_len": "Tokens",
+}
 """Sizes that can vary, with their column heads."""
 
 
-def sizes(answer: Estimate) -> dict[str, int | None]:
+def sizes(answer: Estimate) -> dict[str, int | str | None]:
     """The sizes of a run."""
     run = answer.run
-    return dict(zip(SIZES, (run.zero_stage, run.world_size, run.micro_batch_size, run.seq_len), strict=True))
+    stage = "none" if run.without_deepspeed else run.zero_stage
+    card = None if run.cluster.gpu is None else run.cluster.gpu.name
+    return dict(zip(SIZES, (card, stage, run.world_size, run.micro_batch_size, run.seq_len), strict=True))
 
 
 def _sweep_row(answer: Estimate, fit: Fit | None, varied: tuple[str, ...], has_nvme: bool) -> tuple[str, ...]:
     given = sizes(answer)
-    row = ["-" if given[name] is None else f"{given[name]:,}" for name in varied]
+    shown = [given[name] for name in varied]
+    row = ["-" if size is None else f"{size:,}" if isinstance(size, int) else size for size in shown]
     row += [
         _gib(answer.model_states.total_bytes),
         _gib(answer.device.peak_bytes),
@@ -268,8 +315,11 @@ def _sweep_row(answer: Estimate, fit: Fit | None, varied: tuple[str, ...], has_n
 
 
 def _verdicts(answers: list[tuple[Estimate, Fit | None]]) -> Iterator[str]:
-    fits = [fit for _, fit in answers if fit is not None]
-    if fits:
+    by_card: dict[str, list[Fit]] = {}
+    for answer, fit in answers:
+        if fit is not None:
+            by_card.setdefault(str(sizes(answer)["gpu"]), []).append(fit)
+    for name, fits in by_card.items():
         number = sum(fit.verdict == "fits" for fit in fits)
         memory = [fit.host.memory_bytes for fit in fits if fit.host.memory_bytes is not None]
         hosts = ""
@@ -278,7 +328,13 @@ def _verdicts(answers: list[tuple[Estimate, Fit | None]]) -> Iterator[str]:
             hosts = f" and nodes of {format_span(min(memory), max(memory))}{rented}"
         elif number and any(fit.host.is_condition for fit in fits):
             hosts = ", if each node has the memory in column Node plus some GiB (--host-memory)"
-        yield f"{number} of {len(fits)} settings fit a GPU of {format_bytes(fits[0].gpu_memory_bytes)}{hosts}"
+        size = format_bytes(fits[0].gpu_memory_bytes)
+        if len(by_card) == 1:
+            yield f"{number} of {len(fits)} settings fit a GPU of {size}{hosts}"
+        elif len(fits) == 1:
+            yield f"{name}, {size}: {fits[0].verdict}"
+        else:
+            yield f"{name}, {size}: {number} of {len(fits)} settings fit"
 
 
 def _gib(num_bytes: int) -> str:

@@ -17,37 +17,51 @@ from zerokit.lint.defects import KNOWN_DEFECTS
 from zerokit.lint.rule import Rule
 from zerokit.lint.rule_pages import page
 from zerokit.lint.run import all_rules, check_config
+from zerokit.lint.topics import search_page, topic_page, topics
 from zerokit.resolving.filled_keys import filled_in_words
 
 _MOST_NAMES = 4
 """Most names in the hint for an unknown one."""
+_NOTHING_ALIKE = "'zerokit explain' lists all rules and topics, 'zerokit schema' all keys"
 _TYPES = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "a text"}
 
 
 def explain(name: str) -> str:
-    """The text, in Markdown, of a rule's page, of a defect, of a key, or of all keys of that name.
+    """The text, in Markdown, of a rule, of a defect, of a key, of all keys of that name, or of a topic.
 
     Args:
-        name: the id of a rule or of a defect of DeepSpeed, or a key: dotted (`zero_optimization.stage`) or by
-            itself (`stage`).
+        name: the id of a rule or of a defect of DeepSpeed, a key: dotted (`zero_optimization.stage`) or by
+            itself (`stage`), or a topic such as `moe`.
 
     Raises:
-        ConfigError: there is no such rule, defect or key.
+        ConfigError: there is no such rule, defect, key or topic, and no text has the words.
     """
     rules = all_rules()
     if name in rules:
         return page(rules[name])
     if name in KNOWN_DEFECTS:
         return KNOWN_DEFECTS[name].page
-    paths = list(_paths(name))
-    if not paths:
-        raise _unknown(name)
-    return "\n".join(_of_key(path) for path in paths)
+    pages = [_of_key(path) for path in _paths(name)]
+    topic = topic_page(name)
+    if topic is not None:
+        pages.append(topic)
+    if pages:
+        return "\n".join(pages)
+    refusal = _unknown(name)
+    page_found = search_page(name) if refusal.hint == _NOTHING_ALIKE else None
+    if page_found is None:
+        raise refusal
+    return page_found
 
 
 def overview() -> list[tuple[str, str, str]]:
     """All rules: name, severity, and what each finds."""
     return [(rule.id, rule.severity, f"{rule.title}{_needs(rule)}") for rule in all_rules().values()]
+
+
+def topic_names() -> str:
+    """All topics, in a line."""
+    return ", ".join(topics())
 
 
 def _needs(rule: Rule) -> str:
@@ -82,7 +96,7 @@ def _unknown(name: str) -> ConfigError:
     hint = (
         f"Did you mean {' or '.join(filter(None, [', '.join(map(repr, meant[:-1])), repr(meant[-1])]))}?"
         if meant
-        else "'zerokit explain' lists all rules, 'zerokit schema' all keys"
+        else _NOTHING_ALIKE
     )
     return ConfigError(f"there is no rule and no key '{name}'", hint=hint)
 

@@ -14,6 +14,7 @@ from zerokit.memory.traits import traits_of
 
 def caveats(run: TrainingRun, settings: Settings, found: GpuReplay) -> Iterator[str]:
     """Yield one sentence per warning."""
+    yield from run.notes
     yield from _of_model(run, settings, found)
     if settings.optimizer.certainty != "exact":
         yield f"the states of {settings.optimizer.name} are {settings.optimizer.certainty}; rehearse the run"
@@ -28,6 +29,8 @@ def caveats(run: TrainingRun, settings: Settings, found: GpuReplay) -> Iterator[
             "paged states of the optimizer are counted on the host; CUDA keeps them on the GPU while it has "
             "room, beside torch's allocator"
         )
+    if run.autocast:
+        yield "activations and copies of weights under autocast are modelled, and were not compared"
     if run.learned_tokens is not None:
         yield "learned tokens are modelled, and were not compared with rehearsals"
     zero = run.ds_config.zero_optimization

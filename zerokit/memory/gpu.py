@@ -15,7 +15,7 @@ from zerokit.memory.model_blocks import ModelCalls, model_calls_of
 from zerokit.memory.replay import Replay
 from zerokit.memory.settings import Settings
 from zerokit.memory.sizes import Sizes
-from zerokit.memory.stage import Stage, Stage0
+from zerokit.memory.stage import PlainTorch, Stage, Stage0
 from zerokit.memory.stage_1_2 import Stage1And2, ranks_that_differ
 from zerokit.memory.stage_3 import Stage3
 from zerokit.memory.term import TermKind
@@ -111,7 +111,10 @@ def _replay(
             timeline.hold(WORKSPACE, WORKSPACE_BYTES, 2)
 
     timeline, first = Timeline(), Timeline()
-    if settings.stage == 0:
+    if run.without_deepspeed:
+        stage = PlainTorch(timeline, layout, settings, autocast=run.autocast)
+        partition = layout.num_trainable
+    elif settings.stage == 0:
         stage, partition = Stage0(timeline, layout, settings), layout.num_trainable
     elif settings.wrapper == "bf16":
         divided = Bf16Optimizer(timeline, layout, settings)
@@ -157,7 +160,7 @@ def sizes_of_run(run: TrainingRun, settings: Settings) -> Sizes | None:
         batch = given if isinstance(given, int) else 1
     head = model.head_dim or hidden // heads
     return Sizes(
-        e=settings.parameter_bytes,
+        e=2 if run.autocast else settings.parameter_bytes,
         h=hidden,
         f=model.intermediate_size,
         q=heads * head,

@@ -130,8 +130,9 @@ def settings_of(run: TrainingRun) -> Settings:
         parameter_bytes=e,
         accumulation_bytes=accumulation_bytes,
         communication_bytes=4 if config.communication_data_type == "fp32" else e,
-        master_bytes=2 if low_precision else 4,
-        wrapper=_wrapper(config, stage, precision, optimizer),
+        # Without DeepSpeed moments have the type of the weights (torch/optim/adamw.py, zeros_like).
+        master_bytes=e if run.without_deepspeed else 2 if low_precision else 4,
+        wrapper="none" if run.without_deepspeed else _wrapper(config, stage, precision, optimizer),
         optimizer=optimizer,
         accumulation_steps=run.gradient_accumulation_steps
         or _number(config.gradient_accumulation_steps)

@@ -59,6 +59,25 @@ STEP_GRADIENTS = TermKind(
     source=f"{_FUSED} step",
     certainty="exact",
 )
+_DDP = "torch/nn/parallel/distributed.py"
+DDP_BUCKETS = TermKind(
+    "buckets of DistributedDataParallel",
+    "buffers",
+    unit="e",
+    count="Φₜ",
+    source=f"{_DDP} gradient_as_bucket_view=False, the default",
+    certainty="exact",
+    versions="any",
+)
+WEIGHT_COPIES = TermKind(
+    "copies of weights in 16 bits",
+    "buffers",
+    unit="2",
+    count="Φ",
+    source="torch/amp/autocast_mode.py: cached casts, kept for the backward pass",
+    certainty="modelled",
+    versions="any",
+)
 CAST_GRADIENTS = replace(STEP_GRADIENTS, name="gradients cast one by one, to be flattened")
 
 _SMALLEST_OF_ITS_OWN = 10 * MIB
@@ -176,6 +195,27 @@ class Stage0(FullGradients):
         timeline.free_all(STEP_GRADIENTS)
         timeline.free_all(GRADIENTS)
         self._made.clear()
+
+
+class PlainTorch(Stage0):
+    """Without DeepSpeed: torch's optimizer on the model's own parameters."""
+
+    def __init__(self, timeline: Timeline, layout: Layout, settings: Settings, *, autocast: bool) -> None:
+        super().__init__(timeline, layout, settings)
+        self._autocast = autocast
+
+    def start(self) -> None:
+        super().start()
+        if self._settings.world_size > 1:
+            self._timeline.hold(DDP_BUCKETS, self._settings.parameter_bytes, self._layout.num_trainable)
+
+    def begin_pass(self, *, boundary: bool) -> None:
+        if self._autocast:
+            self._timeline.free_all(WEIGHT_COPIES)
+            self._timeline.hold(WEIGHT_COPIES, 2, self._layout.num_parameters)
+
+    def end_backward(self, *, boundary: bool) -> None:
+        self._timeline.free_all(WEIGHT_COPIES)
 
 
 def tensors_updated(layout: Layout, settings: Settings) -> list[int]:

@@ -65,6 +65,8 @@ class RunOptions:
     """Prefixes of parameter names that are not trained."""
     chunked_loss: ChunkedLoss | None = None
     """The loss that makes logits in chunks; None: all logits at once."""
+    autocast: bool = False
+    """Without DeepSpeed: weights in fp32, computed in 16 bits under torch.autocast."""
     packing: bool = False
     """Sequences hold several documents. Attention keeps them apart by a mask; flash attention needs none."""
     generation: Generation | None = None
@@ -82,8 +84,13 @@ class TrainingRun(RunOptions):
     """
 
     ds_config: DeepSpeedConfig
+    """Without DeepSpeed only its precision counts."""
+    without_deepspeed: bool = False
+    """Plain torch: DistributedDataParallel on several GPUs."""
     micro_batch_is_default: bool = False
     """Whether `micro_batch_size` is the Trainer's default; only changes the heading."""
+    notes: tuple[str, ...] = ()
+    """What was assumed when the run was made, one sentence each; only printed."""
     rank: int | None = None
     """The rank to estimate; None: the rank with the fullest GPU. Ranks differ under stages 1 and 2 only."""
 
@@ -120,6 +127,12 @@ class TrainingRun(RunOptions):
         if isinstance(self.model, int):
             check_positive(model=self.model)
         self.cluster.check_rank(self.rank or 0)
+        if self.autocast and not self.without_deepspeed:
+            raise ZerokitError(
+                "DeepSpeed has autocast of its own (torch_autocast), which is not estimated",
+                where="autocast",
+                hint="Give it with --zero-stage none",
+            )
 
     @cached_property
     def adapter(self) -> Lora | Ia3 | None:
@@ -140,6 +153,11 @@ class TrainingRun(RunOptions):
         stage = self.ds_config.zero_optimization.stage
         assert isinstance(stage, int)
         return stage
+
+    @property
+    def sharding(self) -> str:
+        """``"ZeRO-2"``, ``"without DeepSpeed"``."""
+        return "without DeepSpeed" if self.without_deepspeed else f"ZeRO-{self.zero_stage}"
 
     @property
     def attention_used(self) -> Attention:

@@ -15,7 +15,7 @@ _TABLES: Mapping[str, Mapping[str, Collection[str]]] = json.loads(
 )
 _SYNONYMS = _TABLES["anywhere"]
 """The key of a recipe -> its other names."""
-_WITHIN = {"peft": _TABLES["peft"]}
+_WITHIN = {section: names for section, names in _TABLES.items() if section != "anywhere"}
 """Section -> the names that mean something else outside it: a model has dropout, and no LoRA for that."""
 
 

@@ -14,17 +14,24 @@ from zerokit.units import GIB, format_bytes, format_span
 if TYPE_CHECKING:
     from rich.text import Text
 
-Verdict = Literal["fits", "tight", "does not fit"]
-"""``tight``: the answer lies within the uncertainty."""
+Verdict = Literal["fits", "tight", "likely does not fit", "does not fit"]
+"""``tight``: the memory is in the upper half of the range of need; ``likely does not fit``: in the lower."""
 
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 """Best first."""
 
-SHORT: dict[Verdict, str] = {"fits": "yes", "tight": "tight", "does not fit": "no"}
+NEGATIVE: frozenset[Verdict] = frozenset({"likely does not fit", "does not fit"})
+"""The answer is "no": exit code 1."""
+
+SHORT: dict[Verdict, str] = {
+    "fits": "yes",
+    "tight": "tight",
+    "likely does not fit": "unlikely",
+    "does not fit": "no",
+}
 """Words for the column "Fits"."""
 
-_WORDS: dict[Verdict, str] = {"fits": "Fits", "tight": "Tight", "does not fit": "Does not fit"}
-_STYLES = {"fits": GOOD, "tight": DOUBTFUL, "does not fit": BAD}
+_STYLES = {"fits": GOOD, "tight": DOUBTFUL, "likely does not fit": BAD, "does not fit": BAD}
 
 _GOES_WITHOUT_SAYING = 16 * GIB
 """Tensors on a node with unknown memory: any machine with a GPU has this much."""
@@ -75,10 +82,16 @@ def host_fit(cluster: Cluster, tensor_bytes: int, nvme_bytes: int) -> HostFit:
 
 
 def judge(low_bytes: int, high_bytes: int, memory_bytes: int) -> Verdict:
-    """Compare the minimum and maximum need with the memory."""
+    """Compare the minimum and maximum need with the memory.
+
+    Only the minimum is certain. If the memory is between the two, the run likely does not fit where most of
+    the range is above the memory.
+    """
     if high_bytes <= memory_bytes:
         return "fits"
-    return "tight" if low_bytes <= memory_bytes else "does not fit"
+    if low_bytes > memory_bytes:
+        return "does not fit"
+    return "tight" if low_bytes + high_bytes <= 2 * memory_bytes else "likely does not fit"
 
 
 def worst(*verdicts: Verdict) -> Verdict:
@@ -105,19 +118,23 @@ def verdict_line(
     from rich.text import Text
 
     needed, has = format_span(low_bytes, high_bytes), format_bytes(gpu_memory_bytes)
-    word, style = _WORDS[verdict], _STYLES[verdict]
+    word, style = verdict.capitalize(), _STYLES[verdict]
     option = " (--host-memory)" * has_options
     gpu_verdict = judge(low_bytes, high_bytes, gpu_memory_bytes)
     if host is not None and verdict != "fits" and host.verdict == verdict != gpu_verdict:
         parts = _host_needs(host, "each host's", has_options)
         parts.insert(1, f"{needed} of each GPU's {has}")
         return Text.assemble((f"{word} in host memory", style), f": needs {', and '.join(parts)}")
-    if verdict == "tight":
+    if verdict in ("tight", "likely does not fit"):
         of_host = [] if host is None else _host_needs(host, "its", has_options)
         if host is not None and host.is_condition:
             of_host.insert(0, f"{_span(host)}{option}")
         also = f". Each host also needs {' and '.join(of_host)}" * bool(of_host)
-        return Text.assemble((word, style), f": needs {needed}, the card has {has}{also}")
+        above = ""
+        if gpu_verdict == "likely does not fit":
+            share = (high_bytes - gpu_memory_bytes) / (high_bytes - low_bytes)
+            above = f"; {share:.0%} of this range is above it"
+        return Text.assemble((word, style), f": needs {needed}, the card has {has}{above}{also}")
     of_host = [] if host is None else _host_needs(host, "each host's", has_options)
     condition = ""
     if host is not None and host.is_condition and verdict == "fits":
@@ -149,6 +166,6 @@ def stuck_line(where: str) -> Text:
 
 
 def exit_code(verdicts: Iterable[Verdict]) -> int:
-    """1 if there are runs and none may fit, else 0."""
+    """1 if there are runs and all of them do not, or likely do not, fit, else 0."""
     found = set(verdicts)
-    return int(found == {"does not fit"})
+    return int(bool(found) and found <= NEGATIVE)

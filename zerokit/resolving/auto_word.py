@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 from zerokit.choices import Target
 from zerokit.config.base import AUTO, Section, is_comment
-from zerokit.config.key_index import sections
+from zerokit.config.key_index import canonical, sections
 from zerokit.documents import KeyPath, dotted
 
 TARGETS: tuple[Target, ...] = get_args(Target)
@@ -39,6 +39,17 @@ DEEPSPEEDS_OWN_WORD = _keys(lambda model, field: field.default == AUTO)
 FREE_TEXT = _keys(lambda model, field: model.read_by == "lookup" and _takes_text(field.annotation))
 """Dotted paths of names, files and patterns, where "auto" is a text like any other as long as neither the
 Trainer nor accelerate reads the config. (In sections that DeepSpeed parses with pydantic it is dropped.)"""
+
+
+def is_dropped(path: KeyPath) -> bool:
+    """Whether DeepSpeed by itself drops an "auto" at a path and uses its default.
+
+    It does so in sections that it parses with pydantic, and takes the word for a value elsewhere.
+
+    Source: deepspeed/runtime/config_utils.py, `DeepSpeedConfigModel.__init__`.
+    """
+    model = sections().get(canonical(path[:-1]))
+    return model is not None and model.read_by == "model"
 
 
 def autos(data: Any, path: KeyPath = ()) -> Iterator[KeyPath]:

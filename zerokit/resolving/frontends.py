@@ -12,9 +12,8 @@ from typing import Any
 
 from zerokit.config.base import AUTO, ZERO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
-from zerokit.config.key_index import canonical, sections
 from zerokit.documents import dotted
-from zerokit.resolving.auto_word import DEEPSPEEDS_OWN_WORD, FREE_TEXT, autos
+from zerokit.resolving.auto_word import DEEPSPEEDS_OWN_WORD, FREE_TEXT, autos, is_dropped
 from zerokit.resolving.filled_keys import (
     FILLED,
     FINALIZE,
@@ -160,8 +159,7 @@ def as_deepspeed(filling: Filling) -> None:
         name = dotted(path)
         if name in DEEPSPEEDS_OWN_WORD | FREE_TEXT:
             continue
-        model = sections().get(canonical(path[:-1]))
-        if model is not None and model.read_by == "model":  # deepspeed/runtime/config_utils.py
+        if is_dropped(path):
             section, key = filling.node(name)
             if section is not None:
                 del section[key]

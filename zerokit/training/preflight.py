@@ -20,7 +20,7 @@ from zerokit.memory.adapters import Modules
 from zerokit.memory.optimizers import optimizer_made
 from zerokit.models import load_model_shape
 from zerokit.reporting.phases import phase_words
-from zerokit.reporting.verdicts import judge, verdict_line
+from zerokit.reporting.verdicts import NEGATIVE, judge, verdict_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -106,7 +106,7 @@ def expected_peak(
         question, answer = questions[0], max(answers, key=lambda estimate: estimate.device.peak_bytes)
         fit = verdict(answer, gpu_bytes)
         at_once = context.task.sequences_per_example
-        advice = [] if fit.verdict != "does not fit" else list(_advice(question, answer, fit, at_once))
+        advice = [] if fit.verdict not in NEGATIVE else list(_advice(question, answer, fit, at_once))
     except Exception as error:
         # Whatever a config or an argument that nobody has seen leads to: the run does not need the estimate.
         reason = error.message if isinstance(error, ZerokitError) else f"{type(error).__name__}: {error}"
@@ -123,7 +123,7 @@ def _advice(question: Question, answer: Estimate, fit: Fit, at_once: int) -> Ite
     if not _fits_gpu(fit):
         less = _less_on_gpu(question, answer, fit, at_once)
         yield f"{start} GPU memory. {less}, or ask 'zerokit estimate' what fits"
-    if fit.host.verdict == "does not fit":
+    if fit.host.verdict in NEGATIVE:
         yield f"{start} host memory. Offload less to the CPU, or start fewer ranks on a node"
 
 
@@ -138,7 +138,7 @@ def _less_on_gpu(question: Question, answer: Estimate, fit: Fit, at_once: int) -
 
 
 def _fits_gpu(fit: Fit) -> bool:
-    return judge(fit.needed_low_bytes, fit.needed_high_bytes, fit.gpu_memory_bytes) != "does not fit"
+    return judge(fit.needed_low_bytes, fit.needed_high_bytes, fit.gpu_memory_bytes) not in NEGATIVE
 
 
 def own_optimizer(ds_config: Mapping[str, Any], args: Any) -> OptimizerKind | None:

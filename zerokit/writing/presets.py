@@ -52,6 +52,7 @@ def with_preset(name: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError(
             "nothing says what ZeRO divides",
             where="--zero-stage",
-            hint=f"Give a stage, 0 to 3, or a --preset: {', '.join(PRESETS)}",
+            hint="Give a stage, 0 to 3; or --model, --num-gpus and --gpu, for which zerokit chooses; or a "
+            f"--preset: {', '.join(PRESETS)}",
         )
     return chosen

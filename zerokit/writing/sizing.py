@@ -93,8 +93,9 @@ def _sub_group(decisions: Decisions, model: ModelShape) -> Iterator[Choice]:
         why = f"4 pinned buffers of a sub-group in fp32 on each rank: {format_bytes(16 * SUB_GROUP)}"
         source = "deepspeed/runtime/zero/stage3.py, _configure_tensor_swapping"
     else:
-        why = f"each step makes fp32 gradients of one sub-group: {format_bytes(4 * SUB_GROUP)}, not "
-        why += format_bytes(4 * min(share, 1_000_000_000))
+        default = format_bytes(4 * min(share, 1_000_000_000))
+        why = f"each step makes fp32 gradients of one sub-group: {format_bytes(4 * SUB_GROUP)} "
+        why += f"({default} with DeepSpeed's default)"
         source = "deepspeed/runtime/zero/stage3.py, _prepare_fp32_grad_for_sub_group"
     yield _choice("sub_group_size", SUB_GROUP, why, source)
 

@@ -12,7 +12,7 @@ from zerokit.documents import KeyPath, dotted
 from zerokit.findings import Edit, Move, Remove
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
-from zerokit.resolving.auto_word import FREE_TEXT, TARGETS, autos
+from zerokit.resolving.auto_word import FREE_TEXT, TARGETS, autos, is_dropped
 from zerokit.resolving.filled_keys import FILLED, FILLED_BY, SIZE_RULES
 
 
@@ -48,8 +48,7 @@ def _what_happens(path: KeyPath, subject: Subject) -> str:
         who = "the Trainer" if subject.run.target == "trainer" else "accelerate"
         return f"{says}, which {who} does not fill in here, and accelerate refuses what is left"
     first = canonical(path)
-    section = section_at(path[:-1], subject.written)
-    if section is not None and section.read_by == "model":
+    if is_dropped(path):
         return f"{says}, which DeepSpeed drops: {_dropped(first, subject)}"
     if first[0] in (TRAIN, MICRO, STEPS):
         return f"{says}, which DeepSpeed compares with a number and fails when it starts"
@@ -92,9 +91,8 @@ def _without_auto(path: KeyPath, subject: Subject) -> tuple[Edit, ...]:
     if first != path and subject.run.target != "deepspeed" and _fills(first, subject):
         end = next(index for index, key in enumerate(path) if key != first[index]) + 1
         return (Move(path[:end], first[:end]),)
-    section = section_at(path[:-1], subject.written)
     sized = str(first[-1]).endswith(("_bucket_size", "_threshold"))
-    if subject.run.target == "deepspeed" and section is not None and section.read_by == "model" and sized:
+    if subject.run.target == "deepspeed" and is_dropped(path) and sized:
         return (Remove(path),)
     return ()
 

@@ -15,6 +15,7 @@ from zerokit.errors import ZerokitError
 from zerokit.rehearsal.job import Overrides, RehearsalJob
 from zerokit.rehearsal.report.report import Advice, NotRehearsed, RehearsalReport
 from zerokit.rehearsal.watching.overrides import merged
+from zerokit.reporting.verdicts import NEGATIVE
 from zerokit.units import format_bytes, format_span
 
 _HAS_CHECKPOINTS = 1.2
@@ -189,7 +190,7 @@ def faster(report: RehearsalReport) -> Iterator[Candidate]:
 def candidates(report: RehearsalReport) -> Iterator[Candidate]:
     """Changes that may lower memory, and, where time is rehearsed and the run fits, time."""
     yield from smaller(report)
-    if report.time is not None and report.fit.verdict != "does not fit":
+    if report.time is not None and report.fit.verdict not in NEGATIVE:
         yield from faster(report)
 
 
@@ -277,10 +278,10 @@ def _best(report: RehearsalReport, found: list[Advice]) -> list[Advice]:
         return advice.saves_bytes > _LEAST_GAIN * report.device.peak_bytes
 
     by_bytes = sorted(found, key=lambda one: (-one.saves_bytes, one.change))
-    if report.fit.verdict == "does not fit":
-        return [one for one in by_bytes if saves(one) or one.verdict != "does not fit"][:_MOST]
+    if report.fit.verdict in NEGATIVE:
+        return [one for one in by_bytes if saves(one) or one.verdict not in NEGATIVE][:_MOST]
     quicker = sorted(
-        (one for one in found if (one.faster or 0) > _LEAST_GAIN and one.verdict != "does not fit"),
+        (one for one in found if (one.faster or 0) > _LEAST_GAIN and one.verdict not in NEGATIVE),
         key=lambda one: (-(one.faster or 0), one.change),
     )
     best = quicker[:_MOST]
@@ -295,7 +296,7 @@ def _has_same_batch(report: RehearsalReport, changed: RehearsalReport) -> bool:
 
 
 def _host_holds(report: RehearsalReport) -> bool:
-    return report.fit.host is None or report.fit.host.verdict != "does not fit"
+    return report.fit.host is None or report.fit.host.verdict not in NEGATIVE
 
 
 def _advice(candidate: Candidate, report: RehearsalReport, changed: RehearsalReport) -> Advice:

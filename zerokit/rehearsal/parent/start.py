@@ -34,6 +34,7 @@ from zerokit.rehearsal.report.combination import combine, on_nodes
 from zerokit.rehearsal.report.drawings import Drawings
 from zerokit.rehearsal.report.report import ConfigFinding, FileChanges, RehearsalReport
 from zerokit.rehearsal.timing.play_together import play_together
+from zerokit.reporting.verdicts import NEGATIVE
 from zerokit.resolving.run import Run
 from zerokit.units import quantity
 
@@ -98,7 +99,7 @@ def rehearse_and_report(
     ranks = recordings[job.rank].facts.data_parallel_ranks
     update = {"ds_config_findings": config_findings(report.run.ds_config, cluster, ranks)}
     report = report.model_copy(update={**update, "warnings": [*report.warnings, *untimed]})
-    if advise or (advise is None and report.fit.verdict == "does not fit"):
+    if advise or (advise is None and report.fit.verdict in NEGATIVE):
         # A step of ranks that wait for each other is not comparable to a step of one rank alone.
         alone = not report.ranks and not report.roles and report.time is None
         rehearse_change = partial(_rehearse_change, job, cluster, timeout, alone)

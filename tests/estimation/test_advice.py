@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.estimation.requests import question, shape
+from zerokit.estimation import Runs, advise, verdict
+from zerokit.estimation.advice import EXPANDABLE_SEGMENTS, Advice, advice_lines
+from zerokit.hardware.cluster import Cluster
+from zerokit.hardware.gpus import find_gpu
+from zerokit.memory import Lora, estimate
+from zerokit.reporting.verdicts import NEGATIVE
+from zerokit.units import GIB
+
+
+def advice_of(gpu: str, num_gpus: int, model: str, **options: Any) -> list[Advice]:
+    host = options.pop("host_gib", 2000)
+    cluster = Cluster(num_gpus, gpu=find_gpu(gpu), host_bytes=host * GIB)
+    asked = question(model=shape(model), cluster=cluster, **options)
+    runs = Runs()
+    answer = estimate(runs.training_run(asked))
+    assert cluster.gpu_memory_bytes is not None
+    found = advise(asked, answer, verdict(answer, cluster.gpu_memory_bytes), runs)
+    for one in found:  # nothing is claimed that is not estimated
+        changed = asked
+        for change in one.changes:
+            changed = change.apply(changed)
+        fit = verdict(estimate(Runs().training_run(changed)), cluster.gpu_memory_bytes)
+        assert (fit, fit.verdict) == (one.fit, "fits")
+    return found
+
+
+def words(advice: list[Advice]) -> list[str]:
+    return [" ".join(change.how for change in one.changes) for one in advice]
+
+
+LLAMAFACTORY = {"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}
+"""hiyouga/LLaMA-Factory#8642, which ran out of memory in the optimizer's step."""
+
+
+def test_a_higher_stage_or_offload_is_found() -> None:
+    sizes = {"seq_len": 2048, "gradient_checkpointing": True, "ds_config": LLAMAFACTORY}
+    found = words(advice_of("H200", 8, "qwen3-32b", **sizes))
+    assert '"zero_optimization": {"stage": 3}' in found
+    assert '"zero_optimization": {"offload_optimizer": {"device": "cpu"}}' in found
+
+
+@pytest.mark.parametrize(
+    ("options", "change"),
+    [
+        ({"seq_len": 16384, "gradient_checkpointing": True}, "--chunked-loss"),
+        (
+            {"seq_len": 2048, "micro_batch_size": 32, "chunked_loss": "zerokit"},
+            "--micro-batch-size 4 --gradient-accumulation-steps 8",
+        ),
+        ({"seq_len": 16384, "chunked_loss": "zerokit"}, "--gradient-checkpointing"),
+    ],
+)
+def test_the_cheapest_single_change_comes_first(options: dict[str, Any], change: str) -> None:
+    assert words(advice_of("4090", 1, "qwen2.5-0.5b", **options))[0] == change
+
+
+def test_changes_are_combined_where_one_is_not_enough() -> None:
+    found = advice_of("H100", 8, "llama-3.1-8b", zero_stage=1, seq_len=32768, micro_batch_size=4)
+    first = " ".join(change.how for change in found[0].changes)
+    assert {"--chunked-loss", "--gradient-checkpointing"} <= set(first.split())
+    for change in found[0].changes:  # each is needed
+        others = [one for one in found[0].changes if one is not change]
+        changed = question(
+            model=shape("llama-3.1-8b"), cluster=Cluster(8), zero_stage=1, seq_len=32768, micro_batch_size=4
+        )
+        for one in others:
+            changed = one.apply(changed)
+        assert (
+            verdict(estimate(Runs().training_run(changed)), found[0].fit.gpu_memory_bytes).verdict != "fits"
+        )
+
+
+def test_adapters_get_weights_in_4_bits() -> None:
+    sizes = {"lora": Lora(16), "zero_stage": 0, "gradient_checkpointing": True, "chunked_loss": "zerokit"}
+    assert "--load-in-4bit" in words(advice_of("3090", 1, "qwen2.5-14b", **sizes))
+
+
+def test_pinned_memory_is_given_up_where_the_host_is_short() -> None:
+    offload = {"device": "cpu", "pin_memory": True}
+    config = {**LLAMAFACTORY, "zero_optimization": {"stage": 3, "offload_optimizer": offload}}
+    sizes = {"seq_len": 2048, "gradient_checkpointing": True, "ds_config": config}
+    found = words(advice_of("H100", 8, "qwen2.5-72b", **sizes, host_gib=1304))
+    assert found[0] == '"zero_optimization": {"offload_optimizer": {"pin_memory": false}}'
+
+
+def test_what_fits_gets_no_advice() -> None:
+    assert advice_of("H100", 8, "qwen2.5-0.5b") == []
+
+
+def test_expandable_segments_are_named_only_where_fragmentation_decides() -> None:
+    answer = estimate(Runs().training_run(question()))
+    fragmentation = next(term for term in answer.overheads if term.name == "fragmentation")
+
+    def lines(memory: int) -> str:
+        return " ".join(advice_lines([], answer, verdict(answer, memory)))
+
+    without = answer.device_high_bytes - fragmentation.high
+    assert EXPANDABLE_SEGMENTS in lines(without)
+    assert EXPANDABLE_SEGMENTS not in lines(without - 1)
+    assert EXPANDABLE_SEGMENTS not in lines(answer.device_high_bytes)
+    assert verdict(answer, answer.device_low_bytes - 1).verdict in NEGATIVE
+    assert "take larger cards" in lines(answer.device_low_bytes - 1)

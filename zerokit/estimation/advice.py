@@ -1,0 +1,316 @@
+"""Changes that make a run fit, each estimated, the cheapest first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from zerokit.config.base import ZERO
+from zerokit.documents import value_at, with_value
+from zerokit.errors import ZerokitError
+from zerokit.estimation.fit import Fit, verdict
+from zerokit.estimation.request import Question, Runs
+from zerokit.hardware.cluster import Cluster
+from zerokit.memory import Estimate, Lora, estimate
+from zerokit.memory.overheads import FRAGMENTATION
+from zerokit.memory.settings import settings_of
+from zerokit.reporting.verdicts import NEGATIVE
+from zerokit.units import format_bytes, format_span
+
+_LORA_RANK = 16
+_MOST_TIMES_THE_GPUS = 64
+_LONG_ACTIVATIONS = 0.3
+"""Share of the peak from which on sequence parallelism is mentioned."""
+EXPANDABLE_SEGMENTS = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+
+_Apply = Callable[[Question], Question]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of a question."""
+
+    what: str
+    how: str
+    """What to write where."""
+    apply: _Apply
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Changes that make a run fit together."""
+
+    changes: tuple[Change, ...]
+    fit: Fit
+    """With the changes."""
+
+    @property
+    def line(self) -> str:
+        """``"--zero-stage 3: needs 60.10 to 71.40 GiB"``."""
+        options = " ".join(one.how for one in self.changes if one.how.startswith("--"))
+        keys = ", ".join(one.how for one in self.changes if not one.how.startswith("--"))
+        words = " and ".join(filter(None, (options, keys and f"{keys} in the ds_config")))
+        words += " (trains adapters only)" * ("--lora-rank" in options)
+        needs = format_span(self.fit.needed_low_bytes, self.fit.needed_high_bytes)
+        host = self.fit.host
+        span = format_span(host.needed_low_bytes, host.needed_high_bytes)
+        known = f", and {span} of each host" if "offload" in words else ""
+        return f"{words}: needs {needs}{f', if each host has {span}' if host.is_condition else known}"
+
+
+_Level = tuple[Change, ...]
+"""Alternatives of one kind, from the weakest to the strongest; at most one of them is applied."""
+
+
+class _Search:
+    """Estimates changes of one question."""
+
+    def __init__(self, question: Question, fit: Fit, runs: Runs) -> None:
+        self._question, self._memory, self._runs = question, fit.gpu_memory_bytes, runs
+
+    def fit(self, changes: Iterable[Change]) -> Fit | None:
+        """None: the changes do not go together."""
+        question = self._question
+        for change in changes:
+            question = change.apply(question)
+        try:
+            return verdict(estimate(self._runs.training_run(question)), self._memory)
+        except ZerokitError:
+            return None
+
+    def advice(self, changes: tuple[Change, ...]) -> Advice | None:
+        """None: the run does not certainly fit with the changes."""
+        fit = self.fit(changes)
+        return Advice(changes, fit) if fit is not None and fit.verdict == "fits" else None
+
+    def first(self, level: _Level, before: tuple[Change, ...] = ()) -> Advice | None:
+        """The weakest change of a kind that makes the run fit."""
+        found = (self.advice((*before, change)) for change in level)
+        return next((one for one in found if one is not None), None)
+
+    def combined(self, levels: Iterable[_Level], before: tuple[Change, ...] = ()) -> Advice | None:
+        """As few and as cheap changes as make the run fit together, after those `before`."""
+        levels = [level for level in levels if level]
+        chosen: list[Change] = []
+        for level in levels:
+            # Each kind at its strongest that is possible, until the run fits.
+            for change in reversed(level):
+                if self.fit((*before, *chosen, change)) is not None:
+                    chosen.append(change)
+                    break
+            if self.advice((*before, *chosen)) is not None:
+                return self._fewest(chosen, levels, before)
+        return None
+
+    def _fewest(
+        self, chosen: list[Change], levels: list[_Level], before: tuple[Change, ...]
+    ) -> Advice | None:
+        """The same without changes that are not needed, and with weaker ones where they are enough."""
+        best = self.advice((*before, *chosen))
+        for change in list(chosen):
+            level = next(level for level in levels if change in level)
+            place = chosen.index(change)
+            for weaker in ((), *((one,) for one in level[: level.index(change)])):
+                tried = [*chosen[:place], *weaker, *chosen[place + 1 :]]
+                found = self.advice((*before, *tried))
+                if found is not None:
+                    chosen, best = tried, found
+                    break
+        return best
+
+
+def advise(question: Question, answer: Estimate, fit: Fit, runs: Runs | None = None) -> list[Advice]:
+    """What makes a run fit that does not, or likely does not: single changes, else combinations.
+
+    Args:
+        question: the run.
+        answer: its estimate.
+        fit: the verdict on it.
+        runs: made the estimate.
+    """
+    if fit.verdict not in NEGATIVE:
+        return []
+    runs = runs or Runs()
+    question = replace(question, ds_config=runs.settings(question)) if question.ds_config else question
+    search = _Search(question, fit, runs)
+    levels = list(_levels(question, answer, fit))
+    more_gpus = tuple(_more_gpus(question))
+    adapter = tuple(_adapters(question, answer))
+    found = [search.first(level) for level in levels]
+    if not any(found):
+        found = [search.combined(levels)]
+    found.append(search.first(adapter) or _with_others(search, adapter, levels))
+    found.append(search.first(more_gpus) or (None if any(found) else _with_others(search, more_gpus, levels)))
+    return [one for one in found if one is not None]
+
+
+def _with_others(search: _Search, level: _Level, others: list[_Level]) -> Advice | None:
+    """The weakest change of a kind that makes the run fit together with others."""
+    return next((one for one in (search.combined(others, (change,)) for change in level) if one), None)
+
+
+def _levels(question: Question, answer: Estimate, fit: Fit) -> Iterator[_Level]:
+    """Changes that keep what is trained and the GPUs, the cheapest first."""
+    run = answer.run
+    stage = run.zero_stage
+    if answer.activations_counted and question.chunked_loss is None:
+        yield (Change("loss in chunks", "--chunked-loss", lambda one: replace(one, chunked_loss="zerokit")),)
+    if answer.activations_counted:
+        yield tuple(_smaller_batches(run.micro_batch_size or 1, run.gradient_accumulation_steps or 1))
+    if answer.activations_counted and not question.gradient_checkpointing:
+        yield (
+            Change(
+                "gradient checkpointing",
+                "--gradient-checkpointing",
+                lambda one: replace(one, gradient_checkpointing=True),
+            ),
+        )
+    if question.lora is not None and not question.load_in_4bit:
+        yield (Change("weights in 4 bits", "--load-in-4bit", lambda one: replace(one, load_in_4bit=True)),)
+    if run.world_size > 1 and question.zero_stage != "none":
+        yield tuple(_zero(question, "zero_stage", "stage", higher) for higher in range(stage + 1, 4))
+    if fit.host.verdict in NEGATIVE:
+        yield tuple(_unpinned(question))
+    elif question.zero_stage != "none":
+        yield tuple(_offload(question, stage, answer))
+
+
+def _smaller_batches(batch: int, steps: int) -> Iterator[Change]:
+    for smaller in (size for size in range(batch - 1, 0, -1) if batch % size == 0):
+        more = steps * batch // smaller
+
+        def apply(question: Question, smaller: int = smaller, more: int = more) -> Question:
+            return replace(question, micro_batch_size=smaller, gradient_accumulation_steps=more)
+
+        how = f"--micro-batch-size {smaller} --gradient-accumulation-steps {more}"
+        yield Change(f"micro batch {smaller}", how, apply)
+
+
+def _zero(question: Question, option: str, key: str, value: Any, what: str = "") -> Change:
+    """A change of an option, or of the key of `zero_optimization` if there is a ds_config."""
+    what = what or f"ZeRO stage {value}"
+    if question.ds_config is None:
+        how = f"--{option.replace('_', '-')} {value}"
+        return Change(what, how, lambda one: replace(one, **{option: value}))
+    written = value if key == "stage" else {"device": value}
+    return _written(what, (key,), written)
+
+
+def _written(what: str, path: tuple[str, ...], value: Any) -> Change:
+    """A change of a key in `zero_optimization` of a ds_config."""
+    import json
+
+    how = json.dumps(with_value({}, (ZERO, *path), value))[1:-1]
+
+    def apply(question: Question) -> Question:
+        return replace(question, ds_config=with_value(question.ds_config, (ZERO, *path), value))
+
+    return Change(what, how, apply)
+
+
+def _offload(question: Question, stage: int, answer: Estimate) -> Iterator[Change]:
+    """Offload to the host, of the optimizer and then of parameters, too, in the stage that it needs."""
+    places = {line.name: line.where for line in answer.model_states.each}
+    if places["optimizer states"] != "GPU":
+        if places["parameters"] == "GPU" and stage == 3:
+            yield _zero(question, "offload_param", "offload_param", "cpu", "parameters on the host")
+        return
+    optimizer = _zero(question, "offload_optimizer", "offload_optimizer", "cpu", "optimizer on the host")
+    for least in sorted({max(stage, 1), max(stage, 2), 3}):
+        staged = _zero(question, "zero_stage", "stage", least) if least != stage else None
+        yield _joined(*filter(None, (staged, optimizer)))
+    parameters = _zero(question, "offload_param", "offload_param", "cpu", "parameters on the host")
+    staged = _zero(question, "zero_stage", "stage", 3) if stage != 3 else None
+    yield _joined(*filter(None, (staged, optimizer, parameters)))
+
+
+def _joined(*changes: Change) -> Change:
+    def apply(question: Question) -> Question:
+        for change in changes:
+            question = change.apply(question)
+        return question
+
+    separator = " " if changes[0].how.startswith("--") else ", "
+    return Change(
+        " and ".join(one.what for one in changes), separator.join(one.how for one in changes), apply
+    )
+
+
+def _unpinned(question: Question) -> Iterator[Change]:
+    """Offload without pinned memory, which DeepSpeed's allocator rounds up to powers of two."""
+    for key in ("offload_optimizer", "offload_param"):
+        path = (key, "pin_memory")
+        if question.ds_config is not None and value_at(question.ds_config, (ZERO, *path), False) is True:
+            yield _written("no pinned memory on the host", path, False)
+
+
+def _more_gpus(question: Question) -> Iterator[Change]:
+    times = 2
+    while times <= _MOST_TIMES_THE_GPUS and question.zero_stage not in (0, "none"):
+        cluster = question.cluster
+        number = cluster.world_size * times
+        per_node = cluster.gpus_per_node if number <= cluster.gpus_per_node else cluster.local_ranks
+        larger = Cluster(number, per_node, cluster.gpu, cluster.host_bytes)
+
+        def apply(question: Question, larger: Cluster = larger) -> Question:
+            return replace(question, cluster=larger)
+
+        yield Change(f"{number:,} GPUs", f"--num-gpus {number}", apply)
+        times *= 2
+
+
+def _adapters(question: Question, answer: Estimate) -> Iterator[Change]:
+    """LoRA in place of all parameters, which trains something else."""
+    if (
+        question.num_trainable_parameters is not None
+        or question.frozen_modules
+        or isinstance(answer.run.model, int)
+    ):
+        return
+    if any((question.lora, question.ia3, question.learned_tokens)):
+        return
+    rank = f"--lora-rank {_LORA_RANK}"
+    lora = Lora(_LORA_RANK)
+    yield Change("LoRA in place of all parameters", rank, lambda one: replace(one, lora=lora))
+    if answer.run.zero_stage < 3:
+        yield Change(
+            "LoRA on weights in 4 bits in place of all parameters",
+            f"{rank} --load-in-4bit",
+            lambda one: replace(one, lora=lora, load_in_4bit=True),
+        )
+
+
+def plain_torch(question: Question, answer: Estimate, runs: Runs) -> Estimate | None:
+    """The estimate without DeepSpeed of a run in bf16 under stage 0, which has fp32 master weights."""
+    settings = settings_of(answer.run)
+    if question.zero_stage != 0 or settings.precision != "bf16":
+        return None
+    return estimate(runs.training_run(replace(question, zero_stage="none")))
+
+
+def advice_lines(advice: list[Advice], answer: Estimate, fit: Fit) -> Iterator[str]:
+    """Lines for a terminal: what would make the run fit, and what is not estimated."""
+    if fit.verdict == "fits":
+        return
+    fragmentation = sum(term.high - term.low for term in answer.overheads if term.name == FRAGMENTATION.name)
+    without = fit.needed_high_bytes - fragmentation
+    if fit.needed_low_bytes <= fit.gpu_memory_bytes and without <= fit.gpu_memory_bytes:
+        yield (
+            f"Without fragmentation it needs at most {format_bytes(without)}, which fits: "
+            f"set {EXPANDABLE_SEGMENTS}, which avoids most of it"
+        )
+    if fit.verdict not in NEGATIVE:
+        return
+    if advice:
+        yield "It fits with one of these, estimated, the cheapest first:"
+    for one in advice:
+        yield f"  {one.line}"
+    if not advice:
+        yield "It does not fit with any change that zerokit estimates: take larger cards or a smaller model"
+    held = sum(term.bytes for term in answer.device.terms_at_peak if term.category == "activations")
+    if held > _LONG_ACTIVATIONS * answer.device.peak_bytes and answer.run.world_size > 1:
+        yield (
+            "Sequence parallelism would divide the activations among GPUs. It is not estimated: "
+            "zerokit rehearse runs your script with it"
+        )

@@ -1,0 +1,86 @@
+"""Choose the ZeRO stage and offload for a model on given cards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from zerokit.errors import ZerokitError
+from zerokit.estimation.fit import verdict
+from zerokit.estimation.request import Question, Runs
+from zerokit.memory import estimate
+from zerokit.reporting.verdicts import judge
+from zerokit.units import format_bytes, format_span, quantity
+
+_SETTINGS: tuple[Mapping[str, Any], ...] = (
+    {"zero_stage": 1},
+    {"zero_stage": 2},
+    {"zero_stage": 3},
+    {"zero_stage": 2, "offload_optimizer": "cpu"},
+    {"zero_stage": 3, "offload_optimizer": "cpu"},
+    {"zero_stage": 3, "offload_optimizer": "cpu", "offload_param": "cpu"},
+)
+"""The fastest first."""
+_SEQ_LEN = 2048
+
+
+class NothingFitsError(ZerokitError):
+    """No stage and no offload makes the run fit."""
+
+    exit_code = 1
+
+
+def choose_zero(question: Question, given: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """The first settings of ZeRO with which a run certainly fits, and the reason in a sentence.
+
+    Args:
+        question: the run, with a model shape and a card; see :func:`assumptions`.
+        given: settings that must be kept, such as ``offload_optimizer``.
+
+    Raises:
+        NothingFitsError: none fits.
+    """
+    memory = question.cluster.gpu_memory_bytes
+    assert memory is not None
+    longest = getattr(question.model, "max_position_embeddings", None) or _SEQ_LEN
+    question = replace(question, seq_len=min(_SEQ_LEN, longest), gradient_checkpointing=True)
+    runs = Runs()
+    tried: list[str] = []
+    for settings in _kept(given):
+        fit = verdict(estimate(runs.training_run(replace(question, **settings))), memory)
+        needs = format_span(fit.needed_low_bytes, fit.needed_high_bytes)
+        if judge(fit.needed_low_bytes, fit.needed_high_bytes, memory) != fit.verdict:
+            host = format_span(fit.host.needed_low_bytes, fit.host.needed_high_bytes)
+            needs += f", and {host} of each host"
+        if fit.verdict == "fits":
+            rest = f"; {', '.join(tried)}" * bool(tried)
+            return dict(settings), f"{_words(settings)} fits, with {needs} of {format_bytes(memory)}{rest}"
+        tried.append(f"{_words(settings)}: {fit.verdict} ({needs})")
+    raise NothingFitsError(
+        f"no ZeRO stage and offload fits {quantity(question.cluster.world_size, 'GPU')} of "
+        f"{format_bytes(memory)}: {', '.join(tried)}",
+        where="--gpu",
+        hint="Ask zerokit estimate what else helps, or give --zero-stage",
+    )
+
+
+def assumptions(question: Question) -> str:
+    """The sizes that :func:`choose_zero` assumes, in words."""
+    longest = getattr(question.model, "max_position_embeddings", None) or _SEQ_LEN
+    sizes = f"micro batch {question.micro_batch_size or 1}, {min(_SEQ_LEN, longest):,} tokens"
+    return f"{sizes}, gradient checkpointing; zerokit estimate answers for other sizes"
+
+
+def _kept(given: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    wanted = {key: value for key, value in given.items() if value is not None}
+    for settings in _SETTINGS:
+        if all(settings.get(key) == value for key, value in wanted.items()):
+            yield settings
+
+
+def _words(settings: Mapping[str, Any]) -> str:
+    places = {"offload_optimizer": "the optimizer", "offload_param": "parameters"}
+    moved = [words for key, words in places.items() if key in settings]
+    offload = f" with {' and '.join(moved)} on the host" * bool(moved)
+    return f"stage {settings['zero_stage']}{offload}"

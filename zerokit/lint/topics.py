@@ -1,0 +1,88 @@
+"""Topics of ``zerokit explain``: what belongs together under a word that is no key and no rule."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from zerokit.config.descriptions import description
+from zerokit.config.key_index import sections
+from zerokit.documents import dotted
+from zerokit.lint.defects import KNOWN_DEFECTS
+from zerokit.lint.run import all_rules
+
+_GUIDES = "https://github.com/zerokit/zerokit/tree/main/docs"
+_MOST = 8
+"""Names of each kind on a page."""
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A row of topics.json."""
+
+    words: tuple[str, ...]
+    """What people call it."""
+    text: str
+    finds: tuple[str, ...]
+    """Words of keys, rules and defects that belong to it."""
+    guide: str
+    """A page in docs/."""
+
+
+@cache
+def topics() -> dict[str, Topic]:
+    """All topics, by title."""
+    rows = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+    return {
+        title: Topic(tuple(row["words"]), row["text"], tuple(row["finds"]), row["guide"])
+        for title, row in rows.items()
+    }
+
+
+def topic_page(name: str) -> str | None:
+    """The page, in Markdown, of the topic that a name means; None if there is none."""
+    plain = _plain(name)
+    for title, topic in topics().items():
+        if plain == _plain(title) or plain in topic.words:
+            guide = f"Guide: {_GUIDES}/{topic.guide}"
+            return "\n\n".join((f"# {title}", topic.text, *_related(topic.finds), guide)) + "\n"
+    return None
+
+
+def search_page(name: str) -> str | None:
+    """The page of all keys, rules and defects whose text has the words of a name; None if none has."""
+    found = list(_related((_plain(name),)))
+    return "\n\n".join((f"# {name}", *found)) + "\n" if found and _plain(name) else None
+
+
+def _plain(text: str) -> str:
+    return " ".join(re.split(r"[-_\s]+", text.lower())).strip()
+
+
+def _related(phrases: Iterable[str]) -> Iterator[str]:
+    """Lists of names with a line each: those that have a phrase in their name come first."""
+    pattern = re.compile("|".join(rf"\b{re.escape(phrase)}" for phrase in phrases))
+    kinds = {
+        "Keys": [
+            (dotted((*path, name)), description(model, name))
+            for path, model in sections().items()
+            for name in model.model_fields
+        ],
+        "Rules of `zerokit check`": [(rule.id, rule.title.strip()) for rule in all_rules().values()],
+        "Defects of DeepSpeed": [(one.id, one.summary) for one in KNOWN_DEFECTS.values()],
+    }
+    for title, rows in kinds.items():
+        named = [row for row in rows if pattern.search(_plain(row[0].rpartition(".")[2]))]
+        told = [row for row in rows if row not in named and pattern.search(_plain(row[1]))]
+        chosen = [*named, *told][:_MOST]
+        if chosen:
+            yield f"{title}:\n\n" + "\n".join(f"- `{one}`: {_first(text)}" for one, text in chosen)
+
+
+def _first(text: str) -> str:
+    """The first sentence."""
+    return re.split(r"(?<=\.)\s", text.strip())[0]
