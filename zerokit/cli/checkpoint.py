@@ -131,7 +131,8 @@ def reshard(
             "-o",
             "--output",
             metavar="DIR",
-            help="The new folder; for the Trainer, one like new/checkpoint-1200.",
+            help="The new folder; for the Trainer, one like new/checkpoint-1200. For DeepSpeed, one "
+            "like new/global_step1200 gets the files of ranks alone.",
             show_default=False,
         ),
     ],
@@ -154,6 +155,7 @@ def reshard(
         return
     size = f"{quantity(done.num_files, 'file')}, {format_bytes(done.nbytes)}"
     print_parts([f"{done.folder}: {size}, of {quantity(done.num_ranks, 'rank')} and ZeRO stage {done.stage}"])
+    print_parts([f"load it with: {done.load}"])
 
 
 @app.command(cls=Command)
