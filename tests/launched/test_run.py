@@ -171,6 +171,57 @@ def test_a_run_goes_on_under_its_id_and_a_replaced_one_is_set_aside(here: OneRan
     assert aside == {"checkpoint-1", "checkpoint-2", "checkpoint-3", "metrics.jsonl"}
 
 
+AUTO = ("--training.resume_from_checkpoint", "auto")
+
+
+def test_one_command_starts_continues_and_finishes_a_run(here: OneRank) -> None:
+    with_model = contents(here.folder)
+    assert here.train(*steps(2), *AUTO).error is None
+    first = here.json("run.json")
+    assert (first["steps"], first["resumed_from_step"]) == (2, 0)
+
+    before = contents(here.folder / "out")
+    finished = here.train(*steps(2), *AUTO)
+    assert (finished.error, finished.said) == (None, "zerokit: the run in out has finished (2 steps)\n")
+    assert here.train("--training.logging_steps", "7", *AUTO).error is None  # of the recipe's one step
+    assert contents(here.folder / "out") == before
+
+    (here.folder / "out/run.json").unlink()  # as a run that was killed at its end
+    shutil.rmtree(here.folder / "out/checkpoint-2")
+    assert here.train(*steps(2), *AUTO).error is None
+    report = here.json("run.json")
+    assert (report["run_id"], report["steps"], report["resumed_from_step"]) == (first["run_id"], 2, 1)
+    assert here.train(*steps(3), *AUTO).error is None
+    report = here.json("run.json")
+    assert (report["run_id"], report["steps"], report["resumed_from_step"]) == (first["run_id"], 3, 2)
+
+    before = contents(here.folder / "out")
+    error = here.error_of(*steps(3), *AUTO, "--training.learning_rate", "1e-4", "--data.eval_fraction", "0")
+    assert error.startswith(
+        "2 recipe.yaml:7 (training.output_dir): 'out' has the model of a run that differs: "
+        "data.eval_fraction is 0.0, was not set; training.learning_rate is 0.0001, was not set. Set it back"
+    )
+    assert contents(here.folder / "out") == before
+    assert {name: text for name, text in contents(here.folder).items() if name in with_model} == with_model
+
+
+def test_a_run_is_not_shortened_by_options_that_were_forgotten(here: OneRank) -> None:
+    assert here.train(*steps(3)).error is None
+    (here.folder / "out/run.json").unlink()
+    shutil.rmtree(here.folder / "out/checkpoint-3")
+    before = contents(here.folder / "out")
+    for resume in (AUTO, RESUME):
+        error = here.error_of(*resume)
+        assert error.startswith(
+            "2 recipe.yaml:8 (training.max_steps): 'out/checkpoint-2' is of a run of 3 steps, and this run "
+            "has 1. Repeat the options of its first command"
+        )
+        assert contents(here.folder / "out") == before
+    longer = here.train("--training.max_steps", "4", *AUTO)
+    assert longer.error is None
+    assert "of a run of 3 steps, and this run has 4: the learning rate follows the new length" in longer.said
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -111,6 +111,10 @@ def _accept_all_characters() -> None:
 def _end_of_pipe() -> None:
     """Exit after the reader, such as `head`, has closed the pipe."""
     _discard_output()
+    if on_ranks.is_rank():
+        from zerokit.distributed.exit_reports import exit_now
+
+        exit_now(_BROKEN_PIPE)
     sys.exit(_BROKEN_PIPE)
 
 

@@ -168,6 +168,7 @@ def start_ranks(
     *,
     again: str,
     save_within: float = 0.0,
+    restart: Callable[[str], Sequence[str] | None] = lambda crash: None,
 ) -> None:
     """Run DeepSpeed's launcher and exit; nothing without `num_gpus`, or under a launcher.
 
@@ -178,6 +179,7 @@ def start_ranks(
         words: the rest of the command line, which every rank reads again.
         again: how to continue a run that was killed, as an instruction.
         save_within: seconds for saving when the ranks are asked to stop.
+        restart: returns what to add to the command line for another try, by the reason of a crash; or None.
 
     Raises:
         LaunchError: a launcher has started another number of ranks, or the port is taken.
@@ -206,8 +208,18 @@ def start_ranks(
     # Results may go to stdout, where the launcher would add its own lines.
     quiet = ["--quiet"] if command == "generate" else []
     module = [*quiet, "--module", f"zerokit.{command}"]
-    launcher = deepspeed_command(num_gpus, *module, *words, port=master_port or 0)
-    raise typer.Exit(run_launcher(launcher, num_gpus, os.environ, again=again, save_within=save_within))
+
+    def command(*more: str) -> list[str]:
+        return deepspeed_command(num_gpus, *module, *words, *more, port=master_port or 0)
+
+    def following(crash: str) -> list[str] | None:
+        more = restart(crash)
+        return None if more is None else command(*more)
+
+    code = run_launcher(
+        command(), num_gpus, os.environ, again=again, save_within=save_within, restart=following
+    )
+    raise typer.Exit(code)
 
 
 def fail(error: ZerokitError) -> NoReturn:

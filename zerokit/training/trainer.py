@@ -43,6 +43,7 @@ from zerokit.training.folder import checkpoints
 from zerokit.training.nvme_optimizer_state import load_nvme_optimizer_states
 from zerokit.training.optimizers import warmup_warning
 from zerokit.training.peft.prompts import save_virtual_tokens
+from zerokit.training.resume import check_length
 from zerokit.training.run_context import RunContext
 from zerokit.training.skipped_steps import SkippableSteps
 from zerokit.training.step_monitor import StepMonitor
@@ -199,6 +200,10 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
             line := warmup_warning(self.args, self.args.hf_deepspeed_config.config, max_steps)
         ):
             console.note(line)
+        if resume_from_checkpoint is not None:
+            line = check_length(Path(resume_from_checkpoint), self.args, max_steps, self._context.loaded)
+            if line is not None and self._group.ranks.is_main:
+                console.note(line)
         self.monitor.state = self.state
         self.checkpoints.begin(self.state)
         self._has_one_group = self._uses_one_group(resume_from_checkpoint)
