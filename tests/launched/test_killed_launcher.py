@@ -117,6 +117,26 @@ def test_a_reader_that_ends_is_no_error(launcher: tuple[str, ...], tmp_path: Pat
     assert b"Traceback" not in said or launcher  # the launcher's own lines cannot be written either
 
 
+def test_an_evaluation_on_two_ranks_is_that_on_one(tmp_path: Path) -> None:
+    tiny_tokenizer(tmp_path / "model")
+    tiny_llama(tmp_path / "model")
+    (tmp_path / "data.jsonl").write_text(
+        "".join(json.dumps({"prompt": f"{number}", "completion": "b" * number}) + "\n" for number in range(7))
+    )
+    variables = {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
+    found = []
+    for words in ((), ("--num-gpus", "2")):
+        done = subprocess.run(
+            [ZEROKIT, "evaluate", "model", "data.jsonl", *words, "--batch-size", "2", "--format", "json"],
+            cwd=tmp_path, env={**os.environ, **variables}, capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        found.append(json.loads(done.stdout))
+    same = {name: pytest.approx(found[0][name]) for name in ("loss", "perplexity", "token_accuracy")}
+    assert found[1] == found[0] | same
+    assert found[0]["num_examples"] == 7
+
+
 def wait_for_text(file: Path, text: str, run: subprocess.Popen[bytes]) -> None:
     """Wait until `run` has written it."""
     while not (file.exists() and text in file.read_text()):

@@ -221,15 +221,15 @@ def _plan(adapter: Path, settings: Mapping[str, Any], model: Path, config: dict[
                 adapter, settings, module, own, transposed=transposed, embedding=is_embedding
             )
     _check_shapes(adapter, changes, replaced, weights, model)
-    own = replaced.keys() - changes.keys()
-    if len(tied) == 1 and own & {*tied}:
+    whole = replaced.keys() - changes.keys()
+    if len(tied) == 1 and whole & {*tied}:
         _refuse(
             adapter,
             f"has '{tied[0]}' whole (modules_to_save), which the model ties to another weight",
             "Set tie_word_embeddings to false in the model, save it with both, and name it with --base",
         )
     for name, other in (tied, tied[::-1]) if len(tied) == 2 else ():
-        if name in own:
+        if name in whole:
             config["tie_word_embeddings"] = False
         elif name in changes:  # the change is to the weight that both are
             changes.setdefault(other, changes[name])

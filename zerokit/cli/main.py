@@ -42,6 +42,7 @@ COMMANDS = {
     "explain-exit": "explain_exit",
     "train": "train",
     "generate": "generate",
+    "evaluate": "evaluate",
     "checkpoint": "checkpoint",
     "rehearse": "rehearse",
 }

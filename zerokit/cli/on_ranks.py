@@ -1,4 +1,4 @@
-"""Shared parts of ``zerokit train`` and ``zerokit generate``, which run on many ranks.
+"""Shared parts of ``zerokit train``, ``generate`` and ``evaluate``, which run on many ranks.
 
 Only rank 0 prints, and all ranks end together: see :mod:`zerokit.distributed.group`.
 """
@@ -20,7 +20,7 @@ from zerokit.errors import LaunchError, ZerokitError, nearest
 if TYPE_CHECKING:
     from zerokit.distributed.group import RankGroup
 
-COMMANDS = ("train", "generate")
+COMMANDS = ("train", "generate", "evaluate")
 SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 NumGpus = Annotated[
@@ -60,7 +60,10 @@ class PassthroughCommand(Command):
         """Hide other options from click, which would find short options in a value like -high."""
         args = self._copy_pipes(ctx, args)
         options: list[Any] = self.get_params(ctx)
-        takes_value = {name: not option.is_flag for option in options for name in option.opts}
+        arguments = [option for option in options if option.param_type_name == "argument"]
+        takes_value = {
+            name: not option.is_flag for option in options if option not in arguments for name in option.opts
+        }
         own: list[str] = []
         others: list[str] = []
         rest = list(args)
@@ -68,11 +71,11 @@ class PassthroughCommand(Command):
             word = rest.pop(0)
             written = word.partition("=")[0] if word.startswith("--") else word[:2]
             name = self.declared_name(ctx, written)
-            known = name in takes_value
+            known = name in takes_value or (bool(arguments) and not word.startswith("-"))
             (own if known else others).append(word)
             if not rest or word != written:
                 continue
-            if known and takes_value[name]:
+            if known and takes_value.get(name):
                 own.append(rest.pop(0))
             elif not known and not rest[0].startswith("--") and rest[0] not in takes_value:
                 others.append(rest.pop(0))
@@ -206,18 +209,18 @@ def start_ranks(
 
     require("train", where=f"zerokit {command}")
     # Results may go to stdout, where the launcher would add its own lines.
-    quiet = ["--quiet"] if command == "generate" else []
+    quiet = ["--quiet"] if command != "train" else []
     module = [*quiet, "--module", f"zerokit.{command}"]
 
-    def command(*more: str) -> list[str]:
+    def launcher(*more: str) -> list[str]:
         return deepspeed_command(num_gpus, *module, *words, *more, port=master_port or 0)
 
     def following(crash: str) -> list[str] | None:
         more = restart(crash)
-        return None if more is None else command(*more)
+        return None if more is None else launcher(*more)
 
     code = run_launcher(
-        command(), num_gpus, os.environ, again=again, save_within=save_within, restart=following
+        launcher(), num_gpus, os.environ, again=again, save_within=save_within, restart=following
     )
     raise typer.Exit(code)
 

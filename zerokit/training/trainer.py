@@ -128,7 +128,9 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
             max_skipped_steps=own.max_skipped_steps,
             padding_token=context.tokenizer.pad_token_id,
         )
-        self.evaluator = Evaluator(task, args, self.accelerator)
+        self.evaluator = Evaluator(
+            task, lambda total: self.accelerator.reduce(total.to(args.device), reduction="sum").cpu()
+        )
         self.add_callback(_Hooks(group, self.batches, self.monitor, self.checkpoints))
 
     def get_train_dataloader(self) -> DataLoader[Any]:
@@ -287,7 +289,7 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
             found, count = self.evaluator.measure(engine, self.model, batches, self.processing_class)
         if not math.isfinite(found["loss"]):
             self.monitor.stop(f"the held-out loss is {found['loss']} after step {self.state.global_step}")
-        self.evaluator.check_best_metric(found, metric_key_prefix)
+        self.evaluator.check_best_metric(self.args.metric_for_best_model, found, metric_key_prefix)
         return EvalLoopOutput(
             predictions=None,
             label_ids=None,
