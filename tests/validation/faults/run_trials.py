@@ -111,6 +111,9 @@ def _lose_checkpoints(place: Place) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+_SOME = ("--training.max_steps", "12", "--training.logging_steps", "1")
+
+
 def run_trials() -> Iterator[Trial]:
     """All of them."""
     for seed in range(_AT_CHANCE):
@@ -160,11 +163,13 @@ def run_trials() -> Iterator[Trial]:
     for which, moment in (("rank 0", steps), ("rank 1", saves)):
         yield Trial(
             f"zerokit train --num-gpus 2 --retries 2, {which} SIGKILL as it {moment.__name__}",
-            options(*MORE, *EVERY, *again, ranks=2, num_gpus=True), "do", kill(signal.SIGKILL, which), moment,
+            options(*_SOME, *EVERY, *again, ranks=2, num_gpus=True), "do",
+            kill(signal.SIGKILL, which), moment,
         )  # fmt: skip
     yield Trial(
         "zerokit train --num-gpus 2 --retries 2, asked to stop",
-        options(*LONG, *EVERY, *again, ranks=2, num_gpus=True), "leave", kill(signal.SIGTERM, "zerokit"), steps,
+        options(*LONG, *EVERY, *again, ranks=2, num_gpus=True), "leave",
+        kill(signal.SIGTERM, "zerokit"), steps,
     )  # fmt: skip
     yield Trial(
         "--retries 2 and a learning rate that diverges",
