@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
+from tests.checkpoint.small import save_checkpoint
 from tests.cli import conftest
 from tests.tiny import tiny_llama, tiny_tokenizer
 from zerokit.checkpoint.checksums import check_checksums, read_checksums
@@ -27,14 +29,21 @@ zerokit = conftest.zerokit
 def adapt(folder: Path, dtype: torch.dtype = torch.float32, *, ia3: bool = False, **settings: Any) -> Path:
     """Save a model into `folder`/model, and an adapter with a tokenizer, whose folder this gives."""
     torch.manual_seed(1)
+    tied = settings.pop("tied", None)
     if settings.pop("gpt2", False):
         GPT2LMHeadModel(GPT2Config(vocab_size=320, n_embd=32, n_layer=1, n_head=2)).save_pretrained(
             folder / "model"
         )
     else:
-        tiny_llama(folder / "model")
+        tiny_llama(folder / "model", tie_word_embeddings=bool(tied))
     base = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=dtype)
-    base.save_pretrained(folder / "model", max_shard_size="100KB")
+    if tied:
+        file = folder / "model/model.safetensors"
+        tensors = load_file(file)
+        again = {"lm_head.weight": tensors["model.embed_tokens.weight"].clone()} if tied == "twice" else {}
+        save_file(tensors | again, file)
+    else:
+        base.save_pretrained(folder / "model", max_shard_size="100KB")
     config = peft.IA3Config if ia3 else peft.LoraConfig
     model = peft.get_peft_model(base, config(task_type="CAUSAL_LM", **settings))
     for name, parameter in model.named_parameters():
@@ -71,8 +80,15 @@ def weights_in(folder: Path) -> dict[str, torch.Tensor]:
         ),
         (torch.bfloat16, {"ia3": True, "modules_to_save": ["lm_head"]}),
         (torch.float32, {"ia3": True, "fan_in_fan_out": True, "gpt2": True}),
+        (torch.float32, {"target_modules": ["lm_head"], "tied": "once"}),
+        (torch.float32, {"target_modules": ["lm_head"], "tied": "twice"}),
+        (torch.float32, {"target_modules": ["embed_tokens"], "tied": "twice"}),
+        (torch.float32, {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"], "tied": "twice"}),
     ],
-    ids=["fp32", "bf16", "fp16 turned", "DoRA", "DoRA turned", "IA3", "IA3 turned, with biases"],
+    ids=[
+        *("fp32", "bf16", "fp16 turned", "DoRA", "DoRA turned", "IA3", "IA3 turned, with biases"),
+        *("tied head", "tied head, saved twice", "tied embeddings, saved twice", "untied by the adapter"),
+    ],
 )
 def test_the_weights_are_those_of_peft(
     dtype: torch.dtype, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -85,6 +101,7 @@ def test_the_weights_are_those_of_peft(
     theirs = whole.state_dict()
     merged = AutoModelForCausalLM.from_pretrained(tmp_path / "ours", dtype="auto")
     assert merged.dtype == dtype
+    assert merged.config.tie_word_embeddings == whole.config.tie_word_embeddings
     ours, before = merged.state_dict(), weights_in(tmp_path / "model")
     assert ours.keys() == theirs.keys()
     for name, tensor in ours.items():
@@ -249,16 +266,48 @@ def test_an_adapter_that_does_not_fit_is_named(
     assert [path.name for path in tmp_path.iterdir()] == ["adapter"]
 
 
-def test_a_weight_that_is_tied_and_replaced_is_refused(once: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["model.embed_tokens", "lm_head"])
+def test_a_weight_that_is_tied_and_replaced_is_refused(name: str, once: Path, tmp_path: Path) -> None:
     shutil.copytree(once, tmp_path / "tied")
     tiny_llama(tmp_path / "tied/model", tie_word_embeddings=True)
     for file in (tmp_path / "tied/model").glob("model-*"):
         file.unlink()
     (tmp_path / "tied/model/model.safetensors.index.json").unlink()
     file = tmp_path / "tied/adapter/adapter_model.safetensors"
-    save_file(load_file(file) | {"base_model.model.model.embed_tokens.weight": torch.ones(320, 64)}, file)
+    save_file(load_file(file) | {f"base_model.model.{name}.weight": torch.ones(320, 64)}, file)
     with pytest.raises(CheckpointError, match=r"whole \(modules_to_save\), which the model ties to another"):
         merge(tmp_path / "tied/adapter", tmp_path / "ours", base=tmp_path / "tied/model")
+
+
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+@pytest.mark.parametrize(
+    ("empty", "message"),
+    [
+        (
+            "base_model.model.lm_head.weight",
+            "1 weights of modules_to_save are empty, such as 'base_model.model.lm_head.weight': they were "
+            "saved from ZeRO-3 without being gathered.*peft 0.15.1 or later",
+        ),
+        (
+            "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight",
+            "1 weights of the adapter are empty, such as .*q_proj.lora_A.weight'.*before save_pretrained",
+        ),
+    ],
+)
+def test_an_adapter_with_empty_weights_is_named_and_not_its_model(
+    empty: str, message: str, has_checkpoint: bool, once: Path, tmp_path: Path, zerokit: conftest.Run
+) -> None:
+    adapter = shutil.copytree(once / "adapter", tmp_path / "adapter")
+    file = adapter / "adapter_model.safetensors"
+    save_file(load_file(file) | {empty: torch.ones(0)}, file)
+    if has_checkpoint:
+        save_checkpoint(adapter / "global_step4")
+    code, _, err = zerokit("checkpoint", "merge", adapter, "-o", tmp_path / "new")
+    assert code == 2
+    assert re.search(message, err)
+    source = f"{adapter}/global_step4, which has them" if has_checkpoint else "its DeepSpeed checkpoint"
+    assert f"'zerokit checkpoint export' on {source}, and use what it writes" in err
+    assert "--base" not in err
 
 
 def test_the_command_says_what_was_merged(once: Path, tmp_path: Path, zerokit: conftest.Run) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from zerokit.checkpoint.step_folder import find_step_folder
 from zerokit.checkpoint.unfinished import UNFINISHED
 from zerokit.errors import CheckpointError
 from zerokit.staging import MARK
+from zerokit.units import format_bytes
 
 zerokit = conftest.zerokit
 
@@ -126,7 +128,31 @@ def test_a_dry_run_removes_nothing(tmp_path: Path, zerokit: conftest.Run) -> Non
     run = run_of(tmp_path, "checkpoint-1", "checkpoint-2")
     code, out, err = zerokit("checkpoint", "prune", run, "--keep", "1", "--dry_run")
     assert (code, err) == (0, "")
-    assert out == f"would be kept: {run}/checkpoint-2\nwould be removed: {run}/checkpoint-1\n"
+    size = sum(file.stat().st_size for file in (run / "checkpoint-1").rglob("*") if file.is_file())
+    assert out == (
+        f"would be kept: {run}/checkpoint-2\nwould be removed: {run}/checkpoint-1 ({format_bytes(size)})\n"
+        f"would free {format_bytes(size)}\n"
+    )
     _, out, _ = zerokit("checkpoint", "prune", run, "--keep", "1", "--dry-run", "--format", "json")
     assert json.loads(out)["dry_run"] is True
     assert len(list(run.iterdir())) == 2
+
+
+def test_several_runs_are_pruned_and_one_without_checkpoints_is_named(
+    tmp_path: Path, zerokit: conftest.Run
+) -> None:
+    for name in ("a", "b"):
+        run_of(tmp_path / name / "run", "checkpoint-1", "checkpoint-2")
+    (tmp_path / "b/run/checkpoint-3").mkdir()
+    (tmp_path / "none").mkdir()
+    runs = (tmp_path / "a/run", tmp_path / "none", tmp_path / "b/run")
+    code, out, err = zerokit("checkpoint", "prune", *runs, "--keep", "1", "--yes")
+    assert code == 2
+    assert err.startswith(f"zerokit: error: {tmp_path}/none: has no complete checkpoint, so none is removed")
+    assert "\nnot a complete DeepSpeed checkpoint, left alone: " in out
+    freed = re.findall(r"removed: \S+ \((.*)\)", out)
+    assert len(freed) == 2
+    assert out.splitlines()[-1].startswith("freed ")
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.glob("*/run/*")) == [
+        *("a/run/checkpoint-2", "b/run/checkpoint-2", "b/run/checkpoint-3")
+    ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import json
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -270,3 +272,44 @@ def test_the_rest_of_a_checkpoint_of_the_trainer_goes_with_it(tmp_path: Path) ->
     states = torch.load(tmp_path / "new/global_step1" / OPTIMIZER.format(0), weights_only=False)
     kept = states["optimizer_state_dict"]["optimizer_state_dict"]["state"][0]
     assert torch.equal(kept["exp_avg_sq"], torch.arange(8.0) * 3)
+
+
+@pytest.mark.parametrize(
+    ("source", "output", "line"),
+    [
+        ("run", "new", "engine.load_checkpoint('{}/new')"),
+        ("run/global_step1", "new", "engine.load_checkpoint('{}/new')"),
+        ("run/global_step1", "new/global_step1", "engine.load_checkpoint('{}/new')"),
+        ("run", "new/global_step1", "engine.load_checkpoint('{}/new')"),
+        ("run", "run/global_step1_on_3", "engine.load_checkpoint('{}/run/global_step1_on_3')"),
+        ("run", "run/global_step7", "engine.load_checkpoint('{}/run', tag='global_step7')"),
+        ("run/best", "new/best", "engine.load_checkpoint('{}/new')"),
+        ("checkpoint-1", "new/checkpoint-1", "trainer.train(resume_from_checkpoint='{}/new/checkpoint-1')"),
+        ("checkpoint-1", "new/global_step1", "engine.load_checkpoint('{}/new')"),
+        ("zerokit/checkpoint-1", "new", "zerokit train --recipe RECIPE --resume {}/new"),
+        ("accelerate", "new", "accelerator.load_state('{}/new')"),
+    ],
+)
+def test_the_command_ends_with_the_line_that_loads_the_checkpoint(
+    source: str, output: str, line: str, tmp_path: Path, zerokit: conftest.Run
+) -> None:
+    for step in ("run/global_step1", "run/best", "checkpoint-1/global_step1", "accelerate/pytorch_model"):
+        with_moments(tmp_path / step)
+        (tmp_path / step).with_name("latest").write_text("global_step1")
+    (tmp_path / "accelerate/latest").unlink()
+    (tmp_path / "checkpoint-1/trainer_state.json").write_text("{}")
+    shutil.copytree(tmp_path / "checkpoint-1", tmp_path / "zerokit/checkpoint-1")
+    of_zerokit = tmp_path / "zerokit/checkpoint-1"
+    (of_zerokit / "zerokit_run.json").write_text('{"num_files": 6}')
+    write_checksums(of_zerokit, checksums(of_zerokit, files_of(of_zerokit)))
+    (tmp_path / output).parent.mkdir(exist_ok=True)
+    code, out, err = zerokit(
+        "checkpoint", "reshard", tmp_path / source, "--num-gpus", 3, "-o", tmp_path / output
+    )
+    assert code == 0, err
+    assert (code, out.splitlines()[-1]) == (0, f"load it with: {line.format(tmp_path)}")
+    named = re.search(r"tag='(.*)'", line)
+    folder = Path(re.search(r"(/[^']*)", line.format(tmp_path))[1])
+    step = folder / (named[1] if named else (folder / "latest").read_text())
+    assert (step / OPTIMIZER.format(2)).is_file()
+    assert (tmp_path / "run/latest").read_text() == "global_step1"

@@ -56,7 +56,11 @@ threading.Event().wait()
 RUN = """
 import os, sys
 from zerokit.distributed.launcher import run_launcher
-sys.exit(run_launcher(sys.argv[1:], 2, os.environ, again="Start it again"))
+
+def restart(crash):
+    print("may be restarted:", crash, file=sys.stderr)
+
+sys.exit(run_launcher(sys.argv[1:], 2, os.environ, again="Start it again", restart=restart))
 """
 
 
@@ -121,6 +125,47 @@ def test_the_exit_code_is_that_of_the_ranks(rank: str, code: int, tmp_path: Path
         _, said = run.communicate()
         assert run.returncode == code
         assert ("before the run finished" in said) == (rank == "pass")
+
+
+_OTHER_WAITS = "os.environ['RANK'] == '0' and threading.Event().wait()\n"
+_LOST = "from zerokit.distributed.exit_reports import mark_outside_cause\n"
+
+
+@pytest.mark.parametrize(
+    ("rank", "reason"),
+    [
+        (
+            f"{RANK}{_OTHER_WAITS}os.kill(os.getpid(), 9)",
+            "a rank was killed by SIGKILL before the run finished",
+        ),
+        (f"{RANK}{_OTHER_WAITS}os.abort()", "a rank was killed by SIGABRT before the run finished"),
+        (f"{RANK}{_LOST}mark_outside_cause()\nexit_now(1)", "a rank, or the connection to one, was lost"),
+        (f"{RANK}{_LOST}{_OTHER_WAITS}mark_outside_cause()\nexit_now(1)", "a rank, or the connection"),
+        (f"{RANK}exit_now(0)", None),
+        (f"{RANK}exit_now(1)", None),
+        (f"{RANK}exit_now(2)", None),
+        (f"{RANK}exit_now(75)", None),
+        (f"{RANK}{_OTHER_WAITS}exit_now(1)", None),
+        # Rank 1 fails by itself, and rank 0 loses it.
+        (f"{RANK}{_LOST}os.environ['RANK'] == '0' and mark_outside_cause()\nexit_now(1)", None),
+        ("1 / 0", None),
+    ],
+)
+def test_a_run_may_be_restarted_after_a_crash_from_outside(
+    rank: str, reason: str | None, tmp_path: Path
+) -> None:
+    with started(tmp_path, rank) as run:
+        _, said = run.communicate()
+    assert ("may be restarted: " in said) == (reason is not None)
+    assert f"may be restarted: {reason or ''}" in said or reason is None
+
+
+def test_a_run_that_is_stopped_is_not_restarted(tmp_path: Path) -> None:
+    with started(tmp_path, WAITS) as run:
+        pids_of(run)
+        run.send_signal(signal.SIGTERM)
+        _, said = run.communicate()
+    assert "may be restarted" not in said
 
 
 def test_a_process_that_a_rank_starts_does_not_report_for_it(tmp_path: Path) -> None:

@@ -205,7 +205,12 @@ def same_object(ours: Any, theirs: Any) -> None:
 def test_training_goes_on_with_another_number_of_ranks_and_another_stage(saved: Path, tmp_path: Path) -> None:
     wanted = {"stage2-offload": None, "stage2-offload:3": 3, "stage3-offload": None, "stage3-offload:1": 1}
     for name, stage in wanted.items():
-        reshard(saved / name.partition(":")[0], tmp_path / name, num_ranks=3, stage=stage)
+        run = saved / name.partition(":")[0]
+        # Of the step folder or of its parent, into a folder for each, or into a step folder.
+        source, output = (run, tmp_path / name) if stage is None else (run / STEP, tmp_path / name / STEP)
+        output.parent.mkdir(exist_ok=True)
+        line = reshard(source, output, num_ranks=3, stage=stage).load
+        (tmp_path / name / "load.txt").write_text(line)
     script = REPOSITORY / "tests/launched/go_on.py"
     done = launch([script, tmp_path, *wanted], ranks=3, launcher="none", env={"PYTHONPATH": str(REPOSITORY)})
     assert done.returncode == 0, done.stderr

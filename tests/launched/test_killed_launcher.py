@@ -60,6 +60,83 @@ def test_a_run_fails_and_leaves_no_rank_when_its_launcher_is_killed(
     assert not (tmp_path / "out.jsonl").exists()
 
 
+def test_a_run_whose_rank_is_killed_is_restarted_and_has_the_losses_of_one_run(tmp_path: Path) -> None:
+    tiny_tokenizer(tmp_path / "model")
+    tiny_llama(tmp_path / "model")
+    lines = [json.dumps({"prompt": f"{number}", "completion": "b" * (number % 7)}) for number in range(300)]
+    (tmp_path / "data.jsonl").write_text("\n".join(lines) + "\n")
+    (tmp_path / "recipe.yaml").write_text(ONE_STEP_RECIPE)
+    words = [
+        *("--num-gpus", "2", "--recipe", "recipe.yaml", "--training.max_steps", "50"),
+        *("--training.logging_steps", "1", "--training.save_steps", "2", "--retries", "3"),
+    ]
+    variables = {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
+    for name in ("whole", "out"):
+        with (tmp_path / f"{name}.log").open("wb") as log:
+            run = subprocess.Popen(
+                [ZEROKIT, "train", *words, "--training.output_dir", name],
+                cwd=tmp_path, env={**os.environ, **variables}, stdout=log, stderr=log,
+            )  # fmt: skip
+        if name == "out":
+            wait_for_text(tmp_path / "out/metrics.jsonl", '"step": 5', run)
+            os.kill(children_of(*children_of(*children_of(run.pid)))[1], signal.SIGKILL)
+        assert run.wait() == 0, (tmp_path / f"{name}.log").read_text()
+    said = (tmp_path / "out.log").read_text()
+    killed = (
+        "restart 1 of 3: a rank was killed by SIGKILL before the run finished; the run continues from out/"
+    )
+    assert (said.count(killed), said.count("zerokit: restart ")) == (1, 1)
+    whole, restarted = (
+        {
+            line["step"]: line["loss"]
+            for line in map(json.loads, (tmp_path / name / "metrics.jsonl").read_text().splitlines())
+            if "loss" in line
+        }
+        for name in ("whole", "out")
+    )
+    assert len(whole) == 50
+    assert restarted == whole
+
+
+@pytest.mark.parametrize("launcher", [(), ("--num-gpus", "2")], ids=["one process", "two ranks"])
+def test_a_reader_that_ends_is_no_error(launcher: tuple[str, ...], tmp_path: Path) -> None:
+    tiny_tokenizer(tmp_path / "model")
+    tiny_llama(tmp_path / "model")
+    (tmp_path / "data.jsonl").write_text('{"prompt": "a", "completion": "b"}\n' * 300)
+    (tmp_path / "recipe.yaml").write_text(ONE_STEP_RECIPE)
+    variables = {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
+    with subprocess.Popen(
+        [ZEROKIT, "train", *launcher, "--recipe", "recipe.yaml", "--preview", "300"],
+        cwd=tmp_path, env={**os.environ, **variables}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as run:  # fmt: skip
+        assert run.stdout is not None
+        run.stdout.close()
+        _, said = run.communicate()
+    assert run.returncode == 141, said
+    assert b"zerokit: error" not in said
+    assert b"Traceback" not in said or launcher  # the launcher's own lines cannot be written either
+
+
+def test_an_evaluation_on_two_ranks_is_that_on_one(tmp_path: Path) -> None:
+    tiny_tokenizer(tmp_path / "model")
+    tiny_llama(tmp_path / "model")
+    (tmp_path / "data.jsonl").write_text(
+        "".join(json.dumps({"prompt": f"{number}", "completion": "b" * number}) + "\n" for number in range(7))
+    )
+    variables = {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
+    found = []
+    for words in ((), ("--num-gpus", "2")):
+        done = subprocess.run(
+            [ZEROKIT, "evaluate", "model", "data.jsonl", *words, "--batch-size", "2", "--format", "json"],
+            cwd=tmp_path, env={**os.environ, **variables}, capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        found.append(json.loads(done.stdout))
+    same = {name: pytest.approx(found[0][name]) for name in ("loss", "perplexity", "token_accuracy")}
+    assert found[1] == found[0] | same
+    assert found[0]["num_examples"] == 7
+
+
 def wait_for_text(file: Path, text: str, run: subprocess.Popen[bytes]) -> None:
     """Wait until `run` has written it."""
     while not (file.exists() and text in file.read_text()):

@@ -171,6 +171,57 @@ def test_a_run_goes_on_under_its_id_and_a_replaced_one_is_set_aside(here: OneRan
     assert aside == {"checkpoint-1", "checkpoint-2", "checkpoint-3", "metrics.jsonl"}
 
 
+AUTO = ("--training.resume_from_checkpoint", "auto")
+
+
+def test_one_command_starts_continues_and_finishes_a_run(here: OneRank) -> None:
+    with_model = contents(here.folder)
+    assert here.train(*steps(2), *AUTO).error is None
+    first = here.json("run.json")
+    assert (first["steps"], first["resumed_from_step"]) == (2, 0)
+
+    before = contents(here.folder / "out")
+    finished = here.train(*steps(2), *AUTO)
+    assert (finished.error, finished.said) == (None, "zerokit: the run in out has finished (2 steps)\n")
+    assert here.train("--training.logging_steps", "7", *AUTO).error is None  # of the recipe's one step
+    assert contents(here.folder / "out") == before
+
+    (here.folder / "out/run.json").unlink()  # as a run that was killed at its end
+    shutil.rmtree(here.folder / "out/checkpoint-2")
+    assert here.train(*steps(2), *AUTO).error is None
+    report = here.json("run.json")
+    assert (report["run_id"], report["steps"], report["resumed_from_step"]) == (first["run_id"], 2, 1)
+    assert here.train(*steps(3), *AUTO).error is None
+    report = here.json("run.json")
+    assert (report["run_id"], report["steps"], report["resumed_from_step"]) == (first["run_id"], 3, 2)
+
+    before = contents(here.folder / "out")
+    error = here.error_of(*steps(3), *AUTO, "--training.learning_rate", "1e-4", "--data.eval_fraction", "0")
+    assert error.startswith(
+        "2 recipe.yaml:7 (training.output_dir): 'out' has the model of a run that differs: "
+        "data.eval_fraction is 0.0, was not set; training.learning_rate is 0.0001, was not set. Set it back"
+    )
+    assert contents(here.folder / "out") == before
+    assert {name: text for name, text in contents(here.folder).items() if name in with_model} == with_model
+
+
+def test_a_run_is_not_shortened_by_options_that_were_forgotten(here: OneRank) -> None:
+    assert here.train(*steps(3)).error is None
+    (here.folder / "out/run.json").unlink()
+    shutil.rmtree(here.folder / "out/checkpoint-3")
+    before = contents(here.folder / "out")
+    for resume in (AUTO, RESUME):
+        error = here.error_of(*resume)
+        assert error.startswith(
+            "2 recipe.yaml:8 (training.max_steps): 'out/checkpoint-2' is of a run of 3 steps, and this run "
+            "has 1. Repeat the options of its first command"
+        )
+        assert contents(here.folder / "out") == before
+    longer = here.train("--training.max_steps", "4", *AUTO)
+    assert longer.error is None
+    assert "of a run of 3 steps, and this run has 4: the learning rate follows the new length" in longer.said
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -680,3 +731,55 @@ def test_a_rank_without_memory_says_so_in_one_line(here: OneRank) -> None:
         "1 rank 0: out of memory (Tried to allocate 2.50 GiB). Lower training.per_device_"
     )
     assert not (here.folder / "out" / "run.lock").exists()
+
+
+_TEXTS = [{"prompt": f"Is {i} odd?", "completion": "yes" if i % 2 else "no, it is not"} for i in range(11)]
+_PAIRS = [{"prompt": f"Is {i} odd?", "chosen": f"It is {i}.", "rejected": "No"} for i in range(11)]
+_CLASSES = [{"text": f"number {i}", "label": "odd" if i % 2 else "even"} for i in range(11)]
+_LORA = ("--peft.type", "lora", "--peft.target_modules", "all-linear")
+
+
+@pytest.mark.parametrize(
+    ("rows", "task", "words", "metrics"),
+    [
+        (_TEXTS, "causal_lm", (), {"token_accuracy", "perplexity"}),
+        (_TEXTS, "causal_lm", (*_LORA, "--precision", "bf16"), {"token_accuracy", "perplexity"}),
+        ([{"text": row["prompt"]} for row in _TEXTS], "causal_lm", (), {"token_accuracy", "perplexity"}),
+        (_CLASSES, "sequence_classification", (), {"accuracy", "f1"}),
+        (_CLASSES, "sequence_classification", _LORA, {"accuracy", "f1"}),
+        (
+            _PAIRS,
+            "dpo",
+            (*_LORA, "--training.weight_decay", "0"),
+            {"reward_accuracy", "reward_margin", "reward_chosen", "reward_rejected"},
+        ),
+    ],
+    ids=["answers", "adapter in bf16", "texts", "classes", "adapter for classes", "pairs"],
+)
+def test_an_evaluation_has_the_figures_of_the_training(
+    rows: list[dict[str, str]], task: str, words: tuple[str, ...], metrics: set[str], here: OneRank
+) -> None:
+    (here.folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (here.folder / "held-out.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[::-1]))
+    given = ("--data.eval", "held-out.jsonl", "--task.type", task, "--training.learning_rate", "0.01")
+    outcome = here.train(*given, *words, *steps(2))
+    assert outcome.error is None
+    report = here.json("run.json")
+    for folder, measured in (("out", report), ("out/checkpoint-1", None)):
+        here.run(
+            "from tests.launched.one_rank import _group\n"
+            "from zerokit.training.evaluation import evaluate\n"
+            "with open('found.json', 'w') as results:\n"
+            f"    options = {{'batch_size': 3, 'as_json': True, 'results': results}}\n"
+            f"    evaluate(_group(), {folder!r}, 'held-out.jsonl', None, (), **options)\n"
+        )
+        found = json.loads((here.folder / "found.json").read_text())
+        assert found.keys() - {"model", "data", "task", "num_examples"} == metrics | {"loss"}
+        assert (found["task"], found["num_examples"]) == (task, 11)
+        if measured is not None:
+            assert found["loss"] == pytest.approx(
+                measured["loss_after"], rel=2e-3 if "bf16" in words else 1e-5
+            )
+            for name, value in measured["metrics_after"].items():
+                assert found[name] == pytest.approx(value, rel=1e-4, abs=1e-6)
+    assert found["loss"] != pytest.approx(report["loss_after"], rel=1e-6), "an earlier checkpoint"

@@ -124,9 +124,36 @@ def test_slurm_starts_every_rank_by_the_real_torchrun(
     said = [json.loads((folder / f"rank{rank}").read_text()) for rank in range(4)]
     recipe = str(folder / f"{ODD}.yaml")
     assert said == [
-        [str(rank), str(rank % 2), "4", "2", "127.0.0.1", "--recipe", recipe] for rank in range(4)
+        [str(rank), str(rank % 2), "4", "2", "127.0.0.1", "--recipe", recipe, "--resume", "auto"]
+        for rank in range(4)
     ]
     assert not (folder / "owned").exists()
+
+
+@pytest.mark.parametrize(
+    ("step", "code", "requeued"),
+    [
+        ("exit 0", 0, False),
+        ("exit 1", 1, False),
+        # torchrun, whose ranks save and end with 75, and a run that is finished by then.
+        ("trap 'sleep 0.1; exit 1' TERM; kill -TERM $PPID; while :; do sleep 0.05; done", 75, True),
+        ("trap 'exit 0' TERM; kill -TERM $PPID; while :; do sleep 0.05; done", 0, False),
+    ],
+    ids=["finished", "failed", "asked to stop", "asked to stop at its end"],
+)
+def test_a_slurm_job_that_is_asked_to_stop_is_queued_again(
+    step: str, code: int, requeued: bool, written: Callable[..., str], folder: Path, tmp_path: Path
+) -> None:
+    text = written("slurm")
+    for line in ("--open-mode=append", "--requeue", "--signal=B:TERM@120"):
+        assert f"\n#SBATCH {line}\n" in text
+    stub(tmp_path / "bin", "srun", step)
+    stub(tmp_path / "bin", "scontrol", '[ "$1" = show ] && echo n1 || echo "$@" > queued')
+    env = with_stubs(tmp_path / "bin", SLURM_JOB_NODELIST="n1", SLURM_JOB_ID="17")
+    done = processes.run(["bash", "made"], cwd=folder, env=env)
+    assert done.returncode == code, done.stderr
+    assert (folder / "queued").exists() == requeued
+    assert not requeued or (folder / "queued").read_text() == "requeue 17\n"
 
 
 def test_what_bash_runs_are_the_words_that_were_meant(

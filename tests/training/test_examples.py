@@ -24,7 +24,7 @@ from zerokit.errors import DataError
 from zerokit.recipe.load import load_recipe
 from zerokit.recipe.model import Columns, DataSection, Format, TaskSection
 from zerokit.training.datasets import load_datasets
-from zerokit.training.examples import IGNORED, Encoded, Encoder, describe_left_out, tokenize
+from zerokit.training.examples import IGNORED, Encoded, Encoder, Tokenized, describe_left_out, tokenize
 from zerokit.training.formats import describe_format, detect_format
 from zerokit.training.preview import marked
 from zerokit.training.tasks import task_of
@@ -55,13 +55,28 @@ def run(
     mixed: str | None = None,
     **task: Any,
 ) -> list[dict[str, list[int]]]:
+    return encoded(
+        rows, tokenizer, format_, columns=columns, seq_len=seq_len, mixed=mixed, **task
+    ).dataset.to_list()
+
+
+def encoded(
+    rows: list[dict[str, Any]],
+    tokenizer: PreTrainedTokenizerBase,
+    format_: Format,
+    *,
+    columns: dict[str, str] | None = None,
+    seq_len: int = 256,
+    mixed: str | None = None,
+    **task: Any,
+) -> Tokenized:
     data = DataSection(train="x", columns=Columns(**(columns or {})))
     section = TaskSection(seq_len=seq_len, **task)
     made = task_of(section) if mixed is None else CausalLM(section, mixed=mixed)
     encoder = made.encoder(tokenizer, format_, data.columns)
     result = tokenize(RowDataset.of_rows(rows), encoder, seq_len=seq_len, where="data.train")
     assert sorted(result.dataset.column_names) == ["input_ids", "labels"]
-    return result.dataset.to_list()
+    return result
 
 
 def error_of(rows: list[dict[str, Any]], tokenizer: PreTrainedTokenizerBase, *args: Any, **task: Any) -> str:
@@ -485,31 +500,43 @@ def test_a_template_that_cannot_be_used_is_a_data_error(
     assert message in error_of(rows, other, "messages")
 
 
+@pytest.mark.parametrize("is_fast", [True, False], ids=["fast", "without offsets"])
 @pytest.mark.parametrize(
-    ("prompt", "answer", "hint", "cured"),
+    ("prompt", "written", "answer", "trained", "joins"),
     [
-        ("<|assistant|>: ", "yes", "Remove the space at the end", ("<|assistant|>:", "yes")),
-        ("<|assistant|>:", ":yes", "End the generation prompt with", ("<|assistant|>:<|end|>", ":yes")),
-        ("<|assistant|>:\n", "\n\nyes", "Remove the white space with which", ("<|assistant|>:\n", "yes")),
+        ("<|assistant|>: ", "<|assistant|>: ", "yes", " yes<|end|>", True),
+        ("<|assistant|>:", "<|assistant|>:", ":yes", "::yes<|end|>", True),
+        ("<|assistant|>:\n", "<|assistant|>:\n", "\n\nyes", "\n\n\nyes<|end|>", True),
+        ("<|assistant|>:", "<|assistant|>:", "yes", "yes<|end|>", False),
+        ("<|assistant|>:<|end|>", "<|assistant|>:<|end|>", ":yes", ":yes<|end|>", False),
+        # The template leaves out the space before an answer.
+        ("<|assistant|>: ", "<|assistant|>:", "yes", "yes<|end|>", True),
     ],
 )
-def test_a_generation_prompt_that_is_joined_with_the_answer_is_told_apart(
-    prompt: str, answer: str, hint: str, cured: tuple[str, str]
+def test_a_token_of_the_generation_prompt_and_the_answer_is_trained_on_and_counted(
+    prompt: str,
+    written: str,
+    answer: str,
+    trained: str,
+    joins: bool,
+    is_fast: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # What joins them: a word takes the space before it, and signs and line breaks each other.
     joining = train_tokenizer(["a yes::yes\n\n\nyes"] * 9, 400, mask=False)
     joining.chat_template = (
-        "{% for m in messages %}{{ '" + prompt + "' if m.role == 'assistant' else 'user: ' }}"
+        "{% for m in messages %}{{ '" + written + "' if m.role == 'assistant' else 'user: ' }}"
         "{{ m.content }}<|end|>{% endfor %}{{ '" + prompt + "' if add_generation_prompt }}"
     ).replace("\n", "\\n")
-    said = error_of([chat(("user", "u"), ("assistant", answer))], joining, "messages")
-    joins = "the tokenizer joins the end of the generation prompt with the answer, message 2"
-    assert said.startswith(f"the tokenizer's chat_template: answers cannot be masked: {joins} (found at ")
-    assert f"example 1). {hint}" in said
-    joining.chat_template = joining.chat_template.replace(
-        *(each.replace("\n", "\\n") for each in (prompt, cured[0]))
-    )
-    run([chat(("user", "u"), ("assistant", cured[1]))], joining, "messages")
+    monkeypatch.setattr(type(joining), "is_fast", is_fast)
+    row = chat(("user", "u"), ("assistant", answer), ("user", "v"), ("assistant", answer))
+    rows = [row, chat(("user", "u"), ("assistant", answer))]
+    tokenized = encoded(rows, joining, "messages")
+    assert tokenized.num_joined == (2 if joins else 0)
+    for example, times in zip(tokenized.dataset, (2, 1), strict=True):
+        labels = [label for label in example["labels"] if label != IGNORED]
+        assert joining.decode(labels) == trained * times
+    assert not encoded(rows, joining, "messages", loss_on="all").num_joined
 
 
 def test_columns_may_have_other_names(tokenizer: PreTrainedTokenizerBase) -> None:

@@ -119,6 +119,15 @@ class ElementReader:
         return self._open[file]
 
 
+def is_equal(left: NamedTensor, right: NamedTensor) -> bool:
+    """Whether two tensors have the same type, shape and bytes."""
+    if (left.dtype, left.shape) != (right.dtype, right.shape):
+        return False
+    with ElementReader() as reader:
+        pairs = zip(reader.blocks(left), reader.blocks(right), strict=True)
+        return all((first == second).all() for first, second in pairs)
+
+
 def converter(of: str, to: str) -> Callable[[Block], Block]:
     """A function that converts bytes of one type to another, rounded to nearest.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -14,7 +14,7 @@ from zerokit import console
 from zerokit.checkpoint.adapter_deltas import Ia3Scaling, LoraDelta, apply_delta
 from zerokit.checkpoint.adapter_names import ADAPTER_CONFIG, LEARNED_TOKENS, WITH_PEFT
 from zerokit.checkpoint.checksums import checksums, write_checksums
-from zerokit.checkpoint.element_reader import CONVERTIBLE, ElementReader, converter
+from zerokit.checkpoint.element_reader import CONVERTIBLE, ElementReader, converter, is_equal
 from zerokit.checkpoint.model_files import CONFIG, copy_files, model_files, read_config
 from zerokit.checkpoint.output_folder import check_output, check_space, output_folder
 from zerokit.checkpoint.safetensors_file import read_safetensors, write_safetensors
@@ -22,6 +22,7 @@ from zerokit.checkpoint.source import (
     WEIGHTS_INDEX,
     check_checkpoint,
     check_files,
+    check_weights,
     resolve_checkpoint,
     weight_files,
 )
@@ -112,6 +113,7 @@ def merge(adapter: Path, output: Path, *, base: Path | None = None) -> Merged:
     """
     settings = _read_settings(adapter)
     check_files(adapter, where=printable(adapter))
+    check_weights(adapter, where=printable(adapter))
     check_output(output)
     where = printable(adapter / ADAPTER_CONFIG)
     own = _text(adapter, settings, "base_model_name_or_path")
@@ -187,12 +189,14 @@ def _text(adapter: Path, settings: Mapping[str, Any], key: str) -> str:
     return value or ""
 
 
-def _plan(adapter: Path, settings: Mapping[str, Any], model: Path, config: Mapping[str, Any]) -> _Plan:
+def _plan(adapter: Path, settings: Mapping[str, Any], model: Path, config: dict[str, Any]) -> _Plan:
+    """What changes; `config` gets what the merged model needs."""
     files = {file: read_safetensors(file) for file in weight_files(model, where=printable(model))}
     weights = {name: tensor for found in files.values() for name, tensor in found.items()}
     parts: dict[str, dict[str, NamedTensor]] = {}
     replaced = {}
     embeddings = set()
+    tied = _tied_weights(weights, config)
     for name, tensor in read_safetensors(adapter / _ADAPTER_WEIGHTS).items():
         inside = name.removeprefix(_OF_PEFT)
         found = _PART.fullmatch(inside)
@@ -200,14 +204,14 @@ def _plan(adapter: Path, settings: Mapping[str, Any], model: Path, config: Mappi
             _refuse(adapter, f"has '{name}' of {tensor.dtype}", "Save it again in a floating-point type")
         if found is None:
             # peft saves embeddings together with their adapters.
-            replaced[_name_in_model(adapter, inside.replace(".base_layer.", "."), weights)] = tensor
+            replaced[_name_in_model(adapter, inside.replace(".base_layer.", "."), weights, tied)] = tensor
             continue
         parts.setdefault(found["module"], {})[found["part"]] = tensor
         if found["embedding"]:
             embeddings.add(found["module"])
     changes: dict[str, LoraDelta | Ia3Scaling] = {}
     for module, own in parts.items():
-        name = _name_in_model(adapter, f"{module}.weight", weights)
+        name = _name_in_model(adapter, f"{module}.weight", weights, tied)
         transposed = module in embeddings or bool(settings.get("fan_in_fan_out"))
         if "ia3_l" in own:
             changes |= _ia3_changes(own["ia3_l"], name, weights, transposed=transposed)
@@ -217,7 +221,19 @@ def _plan(adapter: Path, settings: Mapping[str, Any], model: Path, config: Mappi
                 adapter, settings, module, own, transposed=transposed, embedding=is_embedding
             )
     _check_shapes(adapter, changes, replaced, weights, model)
-    _check_tied(adapter, replaced.keys() - changes.keys(), weights, config)
+    whole = replaced.keys() - changes.keys()
+    if len(tied) == 1 and whole & {*tied}:
+        _refuse(
+            adapter,
+            f"has '{tied[0]}' whole (modules_to_save), which the model ties to another weight",
+            "Set tie_word_embeddings to false in the model, save it with both, and name it with --base",
+        )
+    for name, other in (tied, tied[::-1]) if len(tied) == 2 else ():
+        if name in whole:
+            config["tie_word_embeddings"] = False
+        elif name in changes:  # the change is to the weight that both are
+            changes.setdefault(other, changes[name])
+            replaced |= {other: replaced[name]} if name in replaced else {}
     return _Plan(files, changes, replaced)
 
 
@@ -277,12 +293,18 @@ def _check_shapes(
 _ANOTHER_MODEL = "Name the model that it was trained on with --base"
 
 
-def _name_in_model(adapter: Path, name: str, weights: Mapping[str, Any]) -> str:
+def _name_in_model(adapter: Path, name: str, weights: Mapping[str, Any], tied: Sequence[str]) -> str:
     """The name of a weight in the model's files; transformers may leave out the first part."""
     for known in (name, name.partition(".")[2]):
         if known in weights:
             return known
+    if len(tied) == 1 and name.endswith(_EMBEDDINGS):
+        return tied[0]
     _refuse(adapter, f"has '{name}', which the model's files lack, or tie to another weight", _ANOTHER_MODEL)
+
+
+_EMBEDDINGS = ("embed_tokens.weight", "lm_head.weight", "wte.weight", "embed_in.weight", "embed_out.weight")
+"""Ends of the names of weights that models tie."""
 
 
 def _scale(adapter: Path, settings: Mapping[str, Any], module: str, rank: int) -> float:
@@ -300,21 +322,16 @@ def _scale(adapter: Path, settings: Mapping[str, Any], module: str, rank: int) -
     return float(alpha / math.sqrt(rank) if settings.get("use_rslora") else alpha / rank)
 
 
-def _check_tied(
-    adapter: Path,
-    replaced: Set[str],
-    weights: Mapping[str, NamedTensor],
-    config: Mapping[str, Any],
-) -> None:
-    """Refuse an adapter that replaces only one of two tied weights: the model would use it for both."""
-    vocab = {name for name, one in weights.items() if one.shape[:1] == (config.get("vocab_size"),)}
-    of_both = vocab & replaced
-    if of_both and len(vocab) == 1 and config.get("tie_word_embeddings", True):
-        _refuse(
-            adapter,
-            f"has '{of_both.pop()}' whole (modules_to_save), which the model ties to another weight",
-            "Set tie_word_embeddings to false in the model, save it with both, and name it with --base",
-        )
+def _tied_weights(weights: Mapping[str, NamedTensor], config: Mapping[str, Any]) -> list[str]:
+    """The one weight that is both embeddings, or both if the files have it twice; empty if they are not tied.
+
+    transformers ties two weights of a file only if they are equal (`tie_weights` of modeling_utils.py).
+    """
+    size = config.get("vocab_size")
+    found = [name for name, one in weights.items() if len(one.shape) == 2 and one.shape[0] == size]
+    if not config.get("tie_word_embeddings", True) or len(found) > 2:
+        return []
+    return found if len(found) < 2 or is_equal(*(weights[name] for name in found)) else []
 
 
 def _blocks(reader: ElementReader, plan: _Plan, target: NamedTensor) -> Iterator[Block]:

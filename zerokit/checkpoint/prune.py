@@ -120,6 +120,11 @@ def remove(folder: Path) -> None:
         ) from None
 
 
+def size_of(folder: Path) -> int:
+    """Bytes of the files of a checkpoint, without files that links lead to."""
+    return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
+
+
 def _is_complete(folder: Path) -> bool:
     try:
         read_checkpoint(folder)

@@ -9,7 +9,9 @@ all groups get the settings of the first one (stage3.py,
 from __future__ import annotations
 
 import itertools
+import os
 import re
+import shlex
 import shutil
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +34,15 @@ from zerokit.checkpoint.optimizer_groups import read_groups, zero_section, zero_
 from zerokit.checkpoint.optimizer_partitions import Stage1And2Partitions, Stage3Partitions
 from zerokit.checkpoint.output_folder import check_output, check_space, output_folder
 from zerokit.checkpoint.saved_states import SavedStates, explain_format_errors, read_states, shapes_of
-from zerokit.checkpoint.step_folder import LATEST, is_of_checkpoint, names_in
+from zerokit.checkpoint.step_folder import (
+    IDENTITY_FILE,
+    LATEST,
+    OF_ACCELERATE,
+    TRAINER_STATE,
+    is_of_checkpoint,
+    is_step_name,
+    names_in,
+)
 from zerokit.checkpoint.tensors import NamedTensor, whole_tensor
 from zerokit.checkpoint.torch_file import Size, StoredTensor, record
 from zerokit.checkpoint.torch_file_writer import NewTensor, make_pickle, write_archive
@@ -53,7 +63,9 @@ class Resharded:
     """Result of a conversion."""
 
     folder: Path
-    """It has ``latest`` and the folder that ``latest`` names."""
+    """It has ``latest`` and the folder that ``latest`` names, or is the latter."""
+    load: str
+    """A line of Python that loads it."""
     stage: int
     num_ranks: int
     num_files: int
@@ -130,7 +142,8 @@ def reshard(
 
     Args:
         path: a checkpoint, or a run for its newest checkpoint.
-        output: a folder that does not exist or is empty.
+        output: a folder that does not exist or is empty. If its name is that of a step, such as
+            global_step1200, it gets the files of ranks alone, and its parent ``latest``, if it has none.
         num_ranks: of the new run, including model-parallel ranks.
         stage: ZeRO stage of the new run; None: unchanged.
         verify: check first that files are unchanged and of one step.
@@ -156,17 +169,23 @@ def reshard(
     with explain_format_errors(step):
         plans = [_plan(saved, num_ranks // len(parts), stage or saved.facts.stage) for saved in parts]
         needed = sum(plan.nbytes for plan in plans)
-    others = dict(_others(step, num_ranks))
-    others |= {f"{step.name}/{file.name}": file for part in parts for file in part.files.layers.values()}
+    is_step = output.name == step.name or is_step_name(output.name)
+    others = {} if is_step else dict(_others(step, num_ranks))
+    loads = _loading_line(output, others, is_accelerate=step.name == OF_ACCELERATE)
+    inside = "" if is_step else f"{step.name}/"
+    others |= {f"{inside}{file.name}": file for part in parts for file in part.files.layers.values()}
     needed += sum(file.stat().st_size for file in others.values())
     check_space(output, needed)
     console.note(f"{printable(output)} takes {format_bytes(needed)}")
     with output_folder(output) as staging, explain_format_errors(step):
         clear(staging)
-        _write(staging, plans, others, sums=sums)
+        _write(staging, plans, others, is_step=is_step, sums=sums)
         files = files_of(staging)
+    if is_step:
+        loads = _loading_line_of_step(output)
     return Resharded(
         output,
+        loads,
         plans[0].stage,
         num_ranks,
         len(files) - 1,  # the lock
@@ -174,22 +193,50 @@ def reshard(
     )
 
 
-def _write(staging: Path, plans: Sequence[_Plan], others: Mapping[str, Path], *, sums: bool) -> None:
+def _write(
+    staging: Path, plans: Sequence[_Plan], others: Mapping[str, Path], *, is_step: bool, sums: bool
+) -> None:
     step = plans[0].saved.files.folder
-    (staging / step.name).mkdir()
+    folder = staging if is_step else staging / step.name
+    folder.mkdir(exist_ok=True)
     with ElementReader() as reader, console.progress() as bar:
         total = sum(plan.num_models + plan.num_ranks for plan in plans)
         task = bar.add_task("resharding", total=total, note="")
         for name, content in itertools.chain.from_iterable(plan.files() for plan in plans):
-            write_archive(staging / step.name / name, make_pickle(content), reader)
+            write_archive(folder / name, make_pickle(content), reader)
             bar.advance(task)
     for name, file in others.items():
         (staging / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, staging / name)
+    if is_step:
+        return
     write_file(staging / LATEST, step.name)
     if sums and is_of_checkpoint(step) and has_checksums(step.parent):
         written = checksums(staging, [n for n in files_of(staging) if not n.startswith(".")])
         write_checksums(staging, written | record_num_files(staging, len(written)))
+
+
+def _loading_line(output: Path, others: Mapping[str, Path], *, is_accelerate: bool) -> str:
+    """How the program that saved the checkpoint loads the folder that has ``latest``."""
+    if IDENTITY_FILE in others:
+        return f"zerokit train --recipe RECIPE --resume {shlex.quote(str(output))}"
+    if TRAINER_STATE in others:
+        return f"trainer.train(resume_from_checkpoint={str(output)!r})"
+    return (
+        f"accelerator.load_state({str(output)!r})"
+        if is_accelerate
+        else f"engine.load_checkpoint({str(output)!r})"
+    )
+
+
+def _loading_line_of_step(step: Path) -> str:
+    """How DeepSpeed loads a step folder, which the ``latest`` of its parent names if it had none."""
+    latest = step.absolute().parent / LATEST
+    if not os.path.lexists(latest):
+        write_file(latest, step.name)
+    is_latest = latest.is_file() and latest.read_bytes().strip() == os.fsencode(step.name)
+    tag = "" if is_latest else f", tag={step.name!r}"
+    return f"engine.load_checkpoint({str(step.parent)!r}{tag})"
 
 
 def _check_kind(saved: SavedStates, stage: int | None) -> None:

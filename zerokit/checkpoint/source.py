@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
 from zerokit.checkpoint.adapter_names import ADAPTER_CONFIG, LEARNED_TOKENS, WITH_PEFT
+from zerokit.checkpoint.step_folder import find_step_folder, has_step_folder
 from zerokit.distributed.run_policy import RunPolicy
 from zerokit.documents import (
     COPY_HINT,
@@ -193,16 +194,27 @@ def check_weights(folder: Path, *, where: str) -> None:
     Raises:
         ModelError: a file is missing, cut short, or has empty tensors.
     """
-    files = weight_files(folder, where=where)
-    empty = [name for file in files for name in _empty_tensors(file, where)]
-    if empty:
-        raise ModelError(
-            f"{len(empty)} weights are empty, such as '{empty[0]}': it was saved from ZeRO-3 without "
-            "gathering its parameters",
-            where=where,
-            hint='Save it again with "stage3_gather_16bit_weights_on_model_save": true, or run '
-            "'zerokit checkpoint export' on its DeepSpeed checkpoint",
-        )
+    empty = [name for file in weight_files(folder, where=where) for name in _empty_tensors(file, where)]
+    if not empty:
+        return
+    what, hint = "weights", 'Save it again with "stage3_gather_16bit_weights_on_model_save": true'
+    if (folder / ADAPTER_CONFIG).is_file():
+        what, hint = "weights of the adapter", "Gather its parameters before save_pretrained"
+        if not any(part in name for name in empty for part in _OF_LAYERS):
+            what, hint = "weights of modules_to_save", "Train with peft 0.15.1 or later"
+    checkpoint = "its DeepSpeed checkpoint"
+    if has_step_folder(folder):
+        checkpoint = f"{printable(find_step_folder(folder))}, which has them"
+    raise ModelError(
+        f"{len(empty)} {what} are empty, such as '{empty[0]}': "
+        "they were saved from ZeRO-3 without being gathered",
+        where=where,
+        hint=f"Run 'zerokit checkpoint export' on {checkpoint}, and use what it writes. {hint}",
+    )
+
+
+_OF_LAYERS = (".lora_", ".ia3_")
+"""In names of an adapter's weights, unlike those of its `modules_to_save`."""
 
 
 def read_model_config(file: Path, *, where: str) -> Document:

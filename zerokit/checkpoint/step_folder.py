@@ -26,7 +26,7 @@ _NUMBERED = re.compile(r"(?P<kind>global_step|checkpoint[-_]|epoch_|step_)(?P<nu
 LATEST = "latest"
 """The file that names the newest step."""
 _LATEST = (LATEST, "latest_universal")
-_OF_ACCELERATE = "pytorch_model"
+OF_ACCELERATE = "pytorch_model"
 """accelerate's name for the folder of a step."""
 _INDEX = ".index.json"
 """Suffix of files that map weights to files."""
@@ -127,7 +127,7 @@ def _find_step_folder(path: Path) -> Path:
         if name.isprintable() and name:
             problem = f"names the checkpoint '{name}', which does not exist"
         raise CheckpointError(problem, where=printable(path / latest), hint=AGAIN)
-    for folder in [*reversed(numbered_folders(path)), path / _OF_ACCELERATE]:
+    for folder in [*reversed(numbered_folders(path)), path / OF_ACCELERATE]:
         if folder.is_dir():
             return _find_step_folder(folder)
     weights = next((name for name in _WHOLE_WEIGHTS if (path / name).is_file()), None)
@@ -165,6 +165,12 @@ def is_numbered(name: str) -> bool:
     return number_of(name) is not None
 
 
+def is_step_name(name: str) -> bool:
+    """Whether a folder name is DeepSpeed's own for a step."""
+    match = _NUMBERED.fullmatch(name)
+    return match is not None and match["kind"] == "global_step"
+
+
 def number_of(name: str) -> int | None:
     """The step or epoch in the name of a checkpoint; None for other names."""
     match = _NUMBERED.fullmatch(name)
@@ -173,14 +179,14 @@ def number_of(name: str) -> int | None:
 
 def is_of_run(step: Path) -> bool:
     """Whether the parent folder belongs to the same run, by its name or by ``latest``."""
-    named = is_numbered(step.name) or step.name == _OF_ACCELERATE
+    named = is_numbered(step.name) or step.name == OF_ACCELERATE
     return named or any(os.path.lexists(step.parent / name) for name in _LATEST)
 
 
 def is_of_checkpoint(step: Path) -> bool:
     """Whether the parent folder has the rest of the checkpoint, as the Trainer's does."""
     above = step.parent
-    return step.name == _OF_ACCELERATE or is_numbered(above.name) or (above / TRAINER_STATE).is_file()
+    return step.name == OF_ACCELERATE or is_numbered(above.name) or (above / TRAINER_STATE).is_file()
 
 
 def numbered_folders(path: Path) -> list[Path]:

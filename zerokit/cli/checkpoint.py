@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,10 +15,13 @@ from zerokit.cli.checkpoint_summary import as_data, print_text
 from zerokit.cli.command import Command, Group
 from zerokit.cli.output import OutputFormat, print_json
 from zerokit.console import note
-from zerokit.errors import ZerokitError, visible
+from zerokit.errors import ZerokitError, collect_errors, raise_together, visible
 from zerokit.reporting.terminal import show as print_parts
 from zerokit.reporting.terminal import show_rows
 from zerokit.units import format_bytes, quantity
+
+if TYPE_CHECKING:
+    from zerokit.checkpoint.prune import Pruning
 
 app = typer.Typer(
     name="checkpoint",
@@ -131,7 +135,8 @@ def reshard(
             "-o",
             "--output",
             metavar="DIR",
-            help="The new folder; for the Trainer, one like new/checkpoint-1200.",
+            help="The new folder; for the Trainer, one like new/checkpoint-1200. For DeepSpeed, one "
+            "like new/global_step1200 gets the files of ranks alone.",
             show_default=False,
         ),
     ],
@@ -154,6 +159,7 @@ def reshard(
         return
     size = f"{quantity(done.num_files, 'file')}, {format_bytes(done.nbytes)}"
     print_parts([f"{done.folder}: {size}, of {quantity(done.num_ranks, 'rank')} and ZeRO stage {done.stage}"])
+    print_parts([f"load it with: {done.load}"])
 
 
 @app.command(cls=Command)
@@ -275,11 +281,11 @@ def diff(
 
 @app.command(cls=Command)
 def prune(
-    run: Annotated[
-        Path,
+    runs: Annotated[
+        list[Path],
         typer.Argument(
-            metavar="DIR",
-            help="The folder of a run, with checkpoint-1200 or global_step1200 in it.",
+            metavar="DIR...",
+            help="Folders of runs, with checkpoint-1200 or global_step1200 in them.",
             show_default=False,
         ),
     ],
@@ -292,22 +298,56 @@ def prune(
     ] = False,
     output_format: OutputFormat = "text",
 ) -> None:
-    """Remove all but the N newest complete checkpoints."""
-    from zerokit.checkpoint.prune import plan_pruning, remove
+    """Remove all but the N newest complete checkpoints of each run.
 
-    plan = plan_pruning(run, keep)
-    if plan.removed and not yes and not dry_run:
-        names = ", ".join(str(folder.relative_to(run)) for folder in plan.removed)
+    A folder that has none is named and left alone, and the exit code is 2.
+    """
+    from zerokit.checkpoint.prune import plan_pruning, remove, size_of
+
+    plans, errors = {}, list[ZerokitError]()
+    for run in runs:
+        with collect_errors(errors):
+            plans[run] = plan_pruning(run, keep)
+    sizes = {folder: size_of(folder) for plan in plans.values() for folder in plan.removed}
+    total = format_bytes(sum(sizes.values()))
+    if sizes and not yes and not dry_run:
+        names = ", ".join(
+            str(folder.relative_to(run) if len(runs) == 1 else folder)
+            for run, plan in plans.items()
+            for folder in plan.removed
+        )
         if not sys.stdin.isatty():
             hint = "Add --yes to do so, or --dry-run to see what stays"
-            raise ZerokitError(f"would remove {names}", where=str(run), hint=hint)
-        typer.confirm(visible(f"Remove {names}?"), abort=True, err=True)
-    for folder in () if dry_run else plan.removed:
+            where = ", ".join(map(str, plans))
+            raise ZerokitError(f"would remove {names} ({total})", where=where, hint=hint)
+        typer.confirm(visible(f"Remove {names} ({total})?"), abort=True, err=True)
+    for folder in () if dry_run else sizes:
         remove(folder)
     if output_format == "json":
-        paths = {action: [str(folder) for folder in folders] for action, folders in vars(plan).items()}
-        print_json({"dry_run": dry_run, **paths})
-        return
-    for action, folders in vars(plan).items():
-        label = f"would be {action}" if dry_run else action
-        print_parts(f"{label}: {folder}" for folder in folders)
+        paths = {
+            action: [str(folder) for plan in plans.values() for folder in vars(plan)[action]]
+            for action in _PRUNED
+        }
+        print_json({"dry_run": dry_run, **paths, "removed_bytes": sum(sizes.values())})
+    else:
+        _print_pruned(plans.values(), sizes, dry_run=dry_run)
+        if sizes:
+            print_parts([f"{'would free' if dry_run else 'freed'} {total}"])
+    raise_together(errors)
+
+
+_PRUNED = {
+    "kept": "{would}kept",
+    "removed": "{would}removed",
+    "left": "not a complete DeepSpeed checkpoint, {would}left alone",
+}
+"""Lines about the folders of a pruning."""
+
+
+def _print_pruned(plans: Iterable[Pruning], sizes: Mapping[Path, int], *, dry_run: bool) -> None:
+    for plan in plans:
+        for action, words in _PRUNED.items():
+            label = words.format(would="would be " if dry_run else "")
+            for folder in vars(plan)[action]:
+                size = f" ({format_bytes(sizes[folder])})" if folder in sizes else ""
+                print_parts([f"{label}: {folder}{size}"])

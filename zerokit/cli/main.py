@@ -42,6 +42,7 @@ COMMANDS = {
     "explain-exit": "explain_exit",
     "train": "train",
     "generate": "generate",
+    "evaluate": "evaluate",
     "checkpoint": "checkpoint",
     "rehearse": "rehearse",
 }
@@ -111,6 +112,10 @@ def _accept_all_characters() -> None:
 def _end_of_pipe() -> None:
     """Exit after the reader, such as `head`, has closed the pipe."""
     _discard_output()
+    if on_ranks.is_rank():
+        from zerokit.distributed.exit_reports import exit_now
+
+        exit_now(_BROKEN_PIPE)
     sys.exit(_BROKEN_PIPE)
 
 

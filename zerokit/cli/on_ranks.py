@@ -1,4 +1,4 @@
-"""Shared parts of ``zerokit train`` and ``zerokit generate``, which run on many ranks.
+"""Shared parts of ``zerokit train``, ``generate`` and ``evaluate``, which run on many ranks.
 
 Only rank 0 prints, and all ranks end together: see :mod:`zerokit.distributed.group`.
 """
@@ -20,7 +20,7 @@ from zerokit.errors import LaunchError, ZerokitError, nearest
 if TYPE_CHECKING:
     from zerokit.distributed.group import RankGroup
 
-COMMANDS = ("train", "generate")
+COMMANDS = ("train", "generate", "evaluate")
 SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 NumGpus = Annotated[
@@ -60,7 +60,10 @@ class PassthroughCommand(Command):
         """Hide other options from click, which would find short options in a value like -high."""
         args = self._copy_pipes(ctx, args)
         options: list[Any] = self.get_params(ctx)
-        takes_value = {name: not option.is_flag for option in options for name in option.opts}
+        arguments = [option for option in options if option.param_type_name == "argument"]
+        takes_value = {
+            name: not option.is_flag for option in options if option not in arguments for name in option.opts
+        }
         own: list[str] = []
         others: list[str] = []
         rest = list(args)
@@ -68,11 +71,11 @@ class PassthroughCommand(Command):
             word = rest.pop(0)
             written = word.partition("=")[0] if word.startswith("--") else word[:2]
             name = self.declared_name(ctx, written)
-            known = name in takes_value
+            known = name in takes_value or (bool(arguments) and not word.startswith("-"))
             (own if known else others).append(word)
             if not rest or word != written:
                 continue
-            if known and takes_value[name]:
+            if known and takes_value.get(name):
                 own.append(rest.pop(0))
             elif not known and not rest[0].startswith("--") and rest[0] not in takes_value:
                 others.append(rest.pop(0))
@@ -168,6 +171,7 @@ def start_ranks(
     *,
     again: str,
     save_within: float = 0.0,
+    restart: Callable[[str], Sequence[str] | None] = lambda crash: None,
 ) -> None:
     """Run DeepSpeed's launcher and exit; nothing without `num_gpus`, or under a launcher.
 
@@ -178,6 +182,7 @@ def start_ranks(
         words: the rest of the command line, which every rank reads again.
         again: how to continue a run that was killed, as an instruction.
         save_within: seconds for saving when the ranks are asked to stop.
+        restart: returns what to add to the command line for another try, by the reason of a crash; or None.
 
     Raises:
         LaunchError: a launcher has started another number of ranks, or the port is taken.
@@ -204,10 +209,20 @@ def start_ranks(
 
     require("train", where=f"zerokit {command}")
     # Results may go to stdout, where the launcher would add its own lines.
-    quiet = ["--quiet"] if command == "generate" else []
+    quiet = ["--quiet"] if command != "train" else []
     module = [*quiet, "--module", f"zerokit.{command}"]
-    launcher = deepspeed_command(num_gpus, *module, *words, port=master_port or 0)
-    raise typer.Exit(run_launcher(launcher, num_gpus, os.environ, again=again, save_within=save_within))
+
+    def launcher(*more: str) -> list[str]:
+        return deepspeed_command(num_gpus, *module, *words, *more, port=master_port or 0)
+
+    def following(crash: str) -> list[str] | None:
+        more = restart(crash)
+        return None if more is None else launcher(*more)
+
+    code = run_launcher(
+        launcher(), num_gpus, os.environ, again=again, save_within=save_within, restart=following
+    )
+    raise typer.Exit(code)
 
 
 def fail(error: ZerokitError) -> NoReturn:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from zerokit.cli.on_ranks import LocalRank, MasterPort, NumGpus, StuckAfter, is_main, is_rank, start_ranks
+from zerokit.console import note
 from zerokit.distributed.preemption import SAVE_WITHIN
 from zerokit.distributed.ranks import STUCK_AFTER
 from zerokit.documents import dotted
-from zerokit.errors import RecipeError, nearest
+from zerokit.errors import LaunchError, RecipeError, nearest
 
 
 def train(
@@ -30,6 +31,23 @@ def train(
             help="Replace the model of an earlier run in the output folder; set its checkpoints aside.",
         ),
     ] = False,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            metavar="auto|DIR",
+            help="Continue from a checkpoint. auto: from the newest complete one; start if there is none; "
+            "do nothing if the run has finished.",
+        ),
+    ] = None,
+    retries: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=1000,
+            help="With --num-gpus: how often to restart after a lost rank or connection, from the newest "
+            "checkpoint.",
+        ),
+    ] = 0,
     trust_checkpoint: Annotated[
         bool,
         typer.Option(
@@ -101,6 +119,10 @@ def train(
         return
     if preview is not None:
         _pass_over_none(context, "--preview", "trains nothing", _OF_TRAINING)
+    overrides = context.args
+    if resume is not None:
+        overrides = [*overrides, f"--training.resume_from_checkpoint={resume}"]
+    restart: Callable[[str], Sequence[str] | None] = lambda crash: None  # noqa: E731
     # Before the launcher, which prints much of its own. The ranks check together, in `main`.
     if num_gpus is not None and not is_rank():
         from zerokit.files import explain_file_errors
@@ -110,22 +132,37 @@ def train(
         from zerokit.training.trackers import trackers
         from zerokit.training.upload import check_upload
 
-        loaded = load_recipe(recipe, context.args)
+        loaded = load_recipe(recipe, overrides)
         with explain_file_errors():
             check_recipe_quickly(loaded)
         if push_to_hub is not None:
             check_upload(push_to_hub)
         if preview is None:
+            from zerokit.training.restarts import Restarts
+            from zerokit.training.resume import describe_finished_run
+
             trackers(loaded)
+            if (line := describe_finished_run(loaded)) is not None:
+                note(line)
+                return
             check_earlier(loaded, force=force)
-    again = "Resume with --training.resume_from_checkpoint true if there is a checkpoint, else start it again"
-    start_ranks(num_gpus, master_port, "train", context.obj, again=again, save_within=save_within)
+            restart = Restarts(loaded, retries)
+    elif retries and not is_rank():
+        raise LaunchError(
+            "is for the launcher that --num-gpus starts",
+            where="--retries",
+            hint="Add --num-gpus; torchrun has --max-restarts, with --resume auto",
+        )
+    again = "Continue with --resume auto"
+    start_ranks(
+        num_gpus, master_port, "train", context.obj, again=again, save_within=save_within, restart=restart
+    )
     from zerokit.distributed.group import leave
     from zerokit.training.main import main
 
     code = main(
         recipe,
-        context.args,
+        overrides,
         stuck_after=stuck_after,
         save_within=save_within,
         previewed=preview,
@@ -138,7 +175,16 @@ def train(
     leave(code)
 
 
-_OF_TRAINING = ("force", "trust_checkpoint", "no_verify", "push_to_hub", "rehearsed", "save_within")
+_OF_TRAINING = (
+    "force",
+    "resume",
+    "retries",
+    "trust_checkpoint",
+    "no_verify",
+    "push_to_hub",
+    "rehearsed",
+    "save_within",
+)
 """Parameters that change only a run that trains."""
 _ALL_BUT_PRINT_RECIPE = ("recipe", *_OF_TRAINING, "preview", "stuck_after", "num_gpus", "master_port")
 

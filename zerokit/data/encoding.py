@@ -48,6 +48,31 @@ def encode(
     return tokens
 
 
+def count_tokens(tokenizer: PreTrainedTokenizerBase, text: str, end: int) -> int:
+    """How many tokens of `text`, without special ones, have only characters before number `end`.
+
+    A tokenizer without offsets counts the tokens that `text` and its first `end` characters share.
+    """
+    if not tokenizer.is_fast:
+        whole, first = (encode(tokenizer, each, special_tokens=False) for each in (text, text[:end]))
+        return count_shared(whole, first)
+    count = start = 0
+    for piece in pieces(text):
+        encoded = tokenizer(piece, add_special_tokens=False, return_offsets_mapping=True)
+        for _, of_token in encoded["offset_mapping"]:
+            if start + of_token > end:
+                return count
+            count += 1
+        start += len(piece)
+    return count
+
+
+def count_shared(left: Sequence[Any], right: Sequence[Any]) -> int:
+    """With how many equal items two sequences begin."""
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((number for number, (one, other) in pairs if one != other), min(len(left), len(right)))
+
+
 def encode_whole(
     tokenizer: PreTrainedTokenizerBase,
     text: str,

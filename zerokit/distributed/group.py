@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import select
 import signal
 import socket
 import sys
@@ -21,7 +22,7 @@ from typing import Any, NoReturn, TypeVar
 
 from zerokit import __version__, console
 from zerokit.choices import Precision
-from zerokit.distributed.exit_reports import exit_now
+from zerokit.distributed.exit_reports import exit_now, mark_outside_cause
 from zerokit.distributed.launcher_watch import watch
 from zerokit.distributed.other_hosts import OtherHosts
 from zerokit.distributed.preemption import SAVE_WITHIN, SIGNALS, LeaveRequest
@@ -29,6 +30,7 @@ from zerokit.distributed.ranks import STUCK_AFTER, Ranks, port_taken, read_ranks
 from zerokit.distributed.run_policy import RunPolicy
 from zerokit.distributed.stuck import StuckWatch, Work
 from zerokit.errors import DataError, LaunchError, PreemptedError, RankError, ZerokitError, visible_lines
+from zerokit.exits.causes import OUTSIDE_CAUSES
 from zerokit.exits.explain import explain_log
 from zerokit.exits.log import Log
 from zerokit.extras import package_versions, version_differences
@@ -225,10 +227,19 @@ def run_on_all_ranks(
             console.note("zerokit: interrupted")
         return 130
     except Exception as error:
+        if isinstance(error, BrokenPipeError) and _has_closed_stdout():
+            raise  # the command line ends as the reader did
         with _ignored_signals():
             return _report_exception(error, group.ranks.rank)
     group.close()
     return exit_code
+
+
+def _has_closed_stdout() -> bool:
+    """Whether stdout is a pipe whose reader, such as `head`, has ended."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(events & select.POLLERR for _, events in poll.poll(0))
 
 
 @contextmanager
@@ -268,10 +279,13 @@ def _report_exception(error: Exception, rank: int) -> int:
             "what the kernel has ended for want of memory",
         )
         console.print_error(lost_rank)
+        mark_outside_cause()
         return RankError.exit_code
     raised = traceback.format_exc()
     sys.stderr.write(visible_lines(raised))
     known = explain_log(Log("stderr", raised))
+    if known.cause in OUTSIDE_CAUSES:
+        mark_outside_cause()
     if known.cause not in ("exception", "unknown"):
         console.note(f"zerokit: {known.message}" + (f". {known.fix}" if known.fix else ""))
     return 1

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -39,7 +39,7 @@ def deepspeed_command(num_ranks: int, *words: str, port: int = 0) -> list[str]:
 
 
 class LaunchedRanks:
-    """A launcher and its ranks, which have all ended before :meth:`exit_code` returns.
+    """A launcher and its ranks, which have all ended before :meth:`wait` returns.
 
     Args:
         save_within: seconds in which ranks may save after their launcher has ended.
@@ -60,6 +60,9 @@ class LaunchedRanks:
         self._requests: list[signal.Signals] = []
         self._known_ranks: set[int] = set()
         self._reports = ExitReports()
+        self.crash: str | None = None
+        """After :meth:`wait`: why the run ended if another try may succeed, because a rank, a machine or a
+        connection was lost; None if it ended well, by its own error, or when it was asked to."""
         _become_subreaper()  # so that ranks of a launcher that was killed become children of this process
         self.process = subprocess.Popen(
             command,
@@ -68,29 +71,32 @@ class LaunchedRanks:
             **options,
         )
 
-    def exit_code(self, again: str) -> int:
-        """Wait until the launcher and all ranks have ended; report the reason if no rank can have done so.
-
-        Args:
-            again: how to continue, as an instruction.
+    def wait(self) -> tuple[int, str | None]:
+        """Wait until the launcher and all ranks have ended.
 
         Returns:
             the code that all ranks have reported. If they differ, the code of the signal that this process
                 got, else the launcher's: never 0.
+            the reason, if no rank can have reported it.
         """
         code = self.process.wait()
         self._end_ranks()
-        reported = self._reports.read()
-        codes = {*reported.values()}
+        reports = self._reports.read().values()
+        codes = {report.code for report in reports}
         if sys.platform != "linux":  # no rank finds the pipe
-            return code if code >= 0 else 128 - code
-        if len(reported) == self._num_ranks and len(codes) == 1:
-            return codes.pop()
-        if not any(codes):
-            console.print_error(RunError(self._describe_end(code), hint=again))
+            return code if code >= 0 else 128 - code, None
+        own = any(report.code and not report.is_outside for report in reports)
+        is_killed = code <= 0 or signal_of(code) is not None
+        lost = any(report.is_outside for report in reports)
+        if len(reports) == self._num_ranks and len(codes) == 1 and not lost:
+            return codes.pop(), None
+        reason = self._describe_end(code)
+        if not own and (lost or is_killed) and not self._requests:
+            self.crash = reason if is_killed else "a rank, or the connection to one, was lost"
         if self._requests:
-            return 128 + self._requests[0]
-        return code if code > 0 else 128 - code if code < 0 else 1
+            code = 128 + self._requests[0]
+        code = code if code > 0 else 128 - code if code < 0 else 1
+        return code, None if any(codes) else reason
 
     def stop(self) -> None:
         """Ask the ranks to save and end, and wait until they have."""
@@ -112,6 +118,11 @@ class LaunchedRanks:
             saves = [pid for pid in ranks if catches(pid, number) and catches(pid, signal.SIGTERM)]
             _send(number, saves)
             _send(signal.SIGTERM, set(ranks) - set(saves))
+
+    @property
+    def is_asked_to_stop(self) -> bool:
+        """Whether this process got a signal that it has passed on."""
+        return bool(self._requests)
 
     def signal_process_group(self, number: int) -> None:
         """Send a signal to the launcher and all processes that it has started."""
@@ -169,8 +180,11 @@ def run_launcher(
     *,
     again: str,
     save_within: float = 0.0,
+    restart: Callable[[str], Sequence[str] | None] = lambda crash: None,
 ) -> int:
     """Run a launcher and its ranks to their end, and pass signals on; arguments as of :class:`LaunchedRanks`.
+
+    `restart` gets :attr:`LaunchedRanks.crash`, and returns the command of another try, or None.
 
     DeepSpeed's launcher would end at once by Ctrl-C or SIGTERM. In a session of its own it gets neither from
     a terminal, and ends after its ranks, which save first.
@@ -188,10 +202,18 @@ def run_launcher(
         signal.signal(signal.SIGHUP, launched.forward_signal)
     signal.signal(signal.SIGTSTP, pause)
     try:
-        return launched.exit_code(again)
+        code, reason = launched.wait()
     finally:
         if launched.process.returncode is None:  # no Ctrl-C would reach it any more
             launched.signal_process_group(signal.SIGTERM)
+    following = None if launched.crash is None else restart(launched.crash)
+    if following is not None and not launched.is_asked_to_stop:
+        return run_launcher(
+            following, num_ranks, environment, again=again, save_within=save_within, restart=restart
+        )
+    if reason is not None:
+        console.print_error(RunError(reason, hint=again))
+    return code
 
 
 def _become_subreaper() -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple, NoReturn, get_args
 from zerokit import console
 from zerokit.choices import LAUNCHER_MODULES, Launcher
 from zerokit.distributed import stuck
-from zerokit.distributed.exit_reports import exit_now, has_lost_receiver
+from zerokit.distributed.exit_reports import exit_now, has_lost_receiver, mark_outside_cause
 from zerokit.distributed.preemption import LeaveRequest
 from zerokit.distributed.process_table import stat_of, variables_of
 
@@ -87,6 +87,7 @@ def _end(rank: int, reason: str) -> NoReturn:
         f"zerokit: rank {rank} ends, because {reason}. Start the run again; training can resume from a "
         "checkpoint"
     )
+    mark_outside_cause()
     exit_now(1)
 
 

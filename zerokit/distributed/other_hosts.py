@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from zerokit import console
-from zerokit.distributed.exit_reports import exit_now
+from zerokit.distributed.exit_reports import exit_now, mark_outside_cause
 from zerokit.distributed.ranks import Ranks
 from zerokit.errors import RankError
 
@@ -125,6 +125,7 @@ class OtherHosts:
             return
         console.print_error(RankError(what, where=where, hint=hint))
         sys.stderr.flush()
+        mark_outside_cause()
         exit_now(RankError.exit_code)
 
 

@@ -32,7 +32,7 @@ from typing import NoReturn
 
 from zerokit import console
 from zerokit.code_origin import is_installed, is_no_file, is_stdlib
-from zerokit.distributed.exit_reports import exit_now
+from zerokit.distributed.exit_reports import exit_now, mark_outside_cause
 from zerokit.distributed.process_table import (
     bytes_moved,
     children_of,
@@ -208,6 +208,7 @@ def _uses_gpu() -> bool:
 
 
 def _report(where: str, why: str, *, waiting: bool = True) -> None:
+    mark_outside_cause()
     error = RankError(
         f"is stuck: {why}{', and the others wait for it' * waiting}",
         where=where,

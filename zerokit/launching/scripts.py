@@ -248,6 +248,28 @@ def _accelerate(job: Job) -> str:
     return "\n".join([*lines, yaml.safe_dump(config, sort_keys=False)])
 
 
+_SECONDS_TO_SAVE = 120
+"""From Slurm's signal to its time limit. Ranks take 60 of them (--save-within), torchrun some more."""
+_BEFORE_STEP = (
+    "asked=no status=0 step=",
+    'trap \'asked=yes; [ -z "$step" ] || kill -TERM "$step" || true\' TERM',
+)
+_AFTER_STEP = (
+    "step=$!",
+    'wait "$step" || status=$?',
+    "# Until the ranks have saved a checkpoint. They end with 75, and torchrun with 1.",
+    'if [ "$asked" = yes ]; then',
+    "    status=0",
+    '    wait "$step" || status=$?',
+    '    if [ "$status" -ne 0 ]; then',
+    '        scontrol requeue "$SLURM_JOB_ID" || true  # it continues from the checkpoint',
+    "        exit 75",
+    "    fi",
+    "fi",
+    'exit "$status"',
+)
+
+
 def _slurm(job: Job) -> str:
     header = (
         f"#SBATCH --job-name={job.name}",
@@ -257,6 +279,9 @@ def _slurm(job: Job) -> str:
         "#SBATCH --exclusive",
         "#SBATCH --mem=0",
         "#SBATCH --output=%x-%j.log",
+        "#SBATCH --open-mode=append",
+        "#SBATCH --requeue",
+        f"#SBATCH --signal=B:TERM@{_SECONDS_TO_SAVE}",
     )
     run = _torchrun(job, _PYTHON, node='"$SLURM_NODEID"', address='"$MASTER_ADDR"', port='"$MASTER_PORT"')
     task = f'exec {run} "$@"'
@@ -265,7 +290,9 @@ def _slurm(job: Job) -> str:
         'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)',
         "MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))",
         "export MASTER_ADDR MASTER_PORT",
-        f"srun --kill-on-bad-exit=1 bash -c {shlex.quote(task)} - {shlex.join(job.words)}",
+        *_BEFORE_STEP,
+        f"srun --kill-on-bad-exit=1 bash -c {shlex.quote(task)} - {shlex.join(job.words)} --resume auto &",
+        *_AFTER_STEP,
         header=header,
     )
 

@@ -50,12 +50,13 @@ class LoadedRecipe:
         return self.origins.where(path)
 
 
-def load_recipe(path: str | Path | None = None, overrides: Sequence[str] = ()) -> LoadedRecipe:
+def load_recipe(path: str | Path | Document | None = None, overrides: Sequence[str] = ()) -> LoadedRecipe:
     """Load and check a recipe.
 
     Args:
-        path: a YAML or JSON file; None for the embedded default, or, when the overrides name a model to
-            start from, for the embedded fine-tuning recipe, whose learning rate suits one.
+        path: a YAML or JSON file, or what was read from one; None for the embedded default, or, when the
+            overrides name a model to start from, for the embedded fine-tuning recipe, whose learning rate is
+            for one.
         overrides: command-line words, ``["--training.learning_rate", "1e-5", "--task.packing=false"]``.
 
     Raises:
@@ -109,7 +110,7 @@ def _of_text(section: Any) -> dict[str, Any]:
     return {key: section[key] for key in section if isinstance(key, str)} if isinstance(section, dict) else {}
 
 
-def _document(path: str | Path | None, pairs: Sequence[tuple[KeyPath, Any]]) -> Document:
+def _document(path: str | Path | Document | None, pairs: Sequence[tuple[KeyPath, Any]]) -> Document:
     """The recipe's file, or the embedded one that the overrides are made for.
 
     Raises:
@@ -119,7 +120,7 @@ def _document(path: str | Path | None, pairs: Sequence[tuple[KeyPath, Any]]) -> 
         own_model = any(key_path in (("model",), ("model", "path")) for key_path, _ in pairs)
         name = "finetune.yaml" if own_model else "default.yaml"
         return parse_yaml(embedded_text(name), EMBEDDED[name])
-    document = read_document(path)
+    document = path if isinstance(path, Document) else read_document(path)
     if not isinstance(document.data, dict):
         raise RecipeError(
             "a recipe is a mapping of sections", where=document.name, hint="Start with 'model:' and 'data:'"

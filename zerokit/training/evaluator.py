@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,8 +10,7 @@ import torch
 from zerokit.errors import RecipeError, did_you_mean
 
 if TYPE_CHECKING:
-    from accelerate import Accelerator
-    from transformers import PreTrainedTokenizerBase, TrainingArguments
+    from transformers import PreTrainedTokenizerBase
 
     from zerokit.training.tasks.task import Task
 
@@ -22,8 +21,8 @@ class Evaluator:
     transformers averages the means of the batches, which weighs a token by the batch that it is in.
     """
 
-    def __init__(self, task: Task, args: TrainingArguments, accelerator: Accelerator) -> None:
-        self._task, self._args, self._accelerator = task, args, accelerator
+    def __init__(self, task: Task, sum_over_ranks: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        self._task, self._sum_over_ranks = task, sum_over_ranks
         self.metric_names: tuple[str, ...] = ()
         """Metrics of the last evaluation, the loss first."""
 
@@ -47,14 +46,14 @@ class Evaluator:
             )
             total = sums if num_batches == 1 else total + sums
             del output  # the logits need much memory, and the next batch makes its own
-        total = self._accelerator.reduce(total.to(self._args.device), reduction="sum").cpu()
+        total = self._sum_over_ranks(total)
         metrics = {"loss": float(total[0] / total[1]), **self._task.metrics(total[2:].tolist())}
         self.metric_names = tuple(metrics)
         return metrics, num_batches
 
-    def check_best_metric(self, metrics: dict[str, float], prefix: str) -> None:
+    def check_best_metric(self, best: str | None, metrics: dict[str, float], prefix: str) -> None:
         """Check that ``training.metric_for_best_model`` is one of the metrics (RecipeError on every rank)."""
-        best = (self._args.metric_for_best_model or "loss").removeprefix(f"{prefix}_")
+        best = (best or "loss").removeprefix(f"{prefix}_")
         if best not in metrics:
             raise RecipeError(
                 f"there is no metric '{best}' of {self._task.section.type}",

@@ -36,6 +36,8 @@ class Tokenized:
     """Sequences with nothing to learn, by :attr:`Encoded.left_out_reason`."""
     num_cut: int
     """Examples cut to the longest sequence."""
+    num_joined: int = 0
+    """Examples with a token of which :attr:`Encoded.joins_prompt` is true."""
 
     @property
     def num_left_out(self) -> int:
@@ -61,6 +63,8 @@ class Encoded:
     """Whether any of its tokens is trained on."""
     left_out_reason: str = "no token to train on"
     """Why it is left out if it has no targets."""
+    joins_prompt: bool = False
+    """Whether a token has the end of a generation prompt and the first characters of the answer."""
 
 
 class UnusableError(DataError):
@@ -109,12 +113,13 @@ class _BatchEncoder:
             for sequence in sequences:
                 reason = "" if sequence.has_targets else sequence.left_out_reason
                 marks = {_IS_CUT: sequence.is_cut, _REASON: reason, _EXAMPLE: index}
+                marks[_JOINS] = sequence.joins_prompt
                 for name, value in {**sequence.features, **marks}.items():
                     rows.setdefault(name, []).append(value)
         return rows
 
 
-_IS_CUT, _REASON, _EXAMPLE = "is_cut", "left_out_reason", "example"
+_IS_CUT, _REASON, _EXAMPLE, _JOINS = "is_cut", "left_out_reason", "example", "joins_prompt"
 
 
 @report_full_disk()
@@ -152,10 +157,12 @@ def tokenize(
     except UnusableError as error:
         raise error.found_at(at(error.index)) from error
     num_cut, left_out = sum(tokenized[_IS_CUT]), _left_out(tokenized, at)
+    joining = zip(tokenized[_JOINS], tokenized[_EXAMPLE], strict=True)
+    num_joined = len({number for joins, number in joining if joins})
     joined = encoder.packed_len is not None and not encoder.apart and _enough_to_pack(tokenized)
     if not joined:
         tokenized = tokenized.filter(operator.not_, input_columns=_REASON, desc="Filtering")
-    tokenized = tokenized.remove_columns([_IS_CUT, _REASON, _EXAMPLE])
+    tokenized = tokenized.remove_columns([_IS_CUT, _REASON, _EXAMPLE, _JOINS])
     if encoder.packed_len is not None and (joined or encoder.apart) and len(tokenized):
         tokenized = _pack(tokenized, joined_texts if joined else packed_rows, encoder.packed_len)
     if len(tokenized) == 0:
@@ -165,7 +172,7 @@ def tokenize(
             where=where,
             hint="Raise task.seq_len, or check the data" if num_cut else "Check the data",
         )
-    return Tokenized(tokenized, {} if joined else left_out, num_cut)
+    return Tokenized(tokenized, {} if joined else left_out, num_cut, num_joined)
 
 
 def _left_out(tokenized: Dataset, at: Callable[[int], str]) -> dict[str, LeftOut]:

@@ -191,6 +191,24 @@ def differences(was: Identity, now: Identity) -> list[str]:
     return found
 
 
+def recipe_differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Values in which two recipes differ, apart from those that no weight depends on and the run's length."""
+
+    def compared(recipe: Mapping[str, Any]) -> dict[str, Any]:
+        training = {key: value for key, value in recipe["training"].items() if key in _LEARNING}
+        sections = {name: recipe.get(name) for name in _COMPARED} | {"training": training}
+        return {name: section for name, section in sections.items() if section}
+
+    def default(path: KeyPath) -> Any:
+        section, *inner = path
+        return _DEFAULTS[str(section)](tuple(inner)) if section in _DEFAULTS and inner else None
+
+    return list(_changed(None, compared(was), compared(now), default))
+
+
+_COMPARED = ("model", "data", "task", "peft", "deepspeed", "precision", "matmul_precision")
+
+
 def _learning(task: Mapping[str, Any] | None) -> dict[str, Any]:
     """Keys of a recipe's `task` that affect what is learned from the same examples."""
     return {name: value for name, value in (task or {}).items() if name in _LEARNING_OF_TASK}
@@ -243,7 +261,7 @@ def in_words(different: list[str]) -> str:
 
 
 def _changed(
-    section: str,
+    section: str | None,
     was: Mapping[str, Any],
     now: Mapping[str, Any],
     default: Callable[[KeyPath], Any] = lambda path: None,
@@ -253,7 +271,7 @@ def _changed(
     for path in dict.fromkeys([*before, *after]):
         old, new = (of[path] if path in of else default(path) for of in (before, after))
         if old != new:
-            name = dotted((section, *path))
+            name = dotted(path if section is None else (section, *path))
             yield f"{name} is {_shown(after.get(path))}, was {_shown(before.get(path))}"
 
 

@@ -51,6 +51,17 @@ def train(
     if group.policy.uses_this_machine:
         share_threads(group.ranks)
 
+    if previewed is None:
+        from zerokit.training.resume import describe_finished_run
+
+        finished = group.broadcast_object(
+            group.together(lambda: describe_finished_run(loaded) if group.ranks.is_main else None)
+        )
+        if finished is not None:
+            if group.ranks.is_main:
+                console.note(finished)
+            return
+
     # Imported here: a mistake in the recipe is reported before transformers and DeepSpeed load.
     from zerokit.distributed.nvme import clear_swap_folder, locked_swap_folders
     from zerokit.training.arguments import ds_config_place

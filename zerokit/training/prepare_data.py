@@ -185,7 +185,18 @@ def tokenize_reported(context: RunContext, examples: Examples, which: str) -> Da
             f"{which} data: of {quantity(len(dataset), 'example')}, {tokenized.num_cut:,} cut to "
             f"{seq_len} tokens, {tokenized.num_left_out:,} left out{reasons}",
         )
+    if tokenized.num_joined:
+        note(context, _joined_warning(which, tokenized.num_joined))
     return tokenized.dataset
+
+
+def _joined_warning(which: str, count: int) -> str:
+    """A warning that generation begins from other tokens than training."""
+    return (
+        f"zerokit: warning: {which} data: in {quantity(count, 'example')} the generation prompt of the chat "
+        "template ends inside a token. The token in which the answer begins is trained on, but generation "
+        "starts before it: end the prompt with a special token, without white space"
+    )
 
 
 def open_stream(context: RunContext) -> None:
@@ -235,3 +246,5 @@ def _stream_lines(stream: Stream, context: RunContext) -> Iterator[str]:
             f"of the first {quantity(first.num_examples, 'example')}, {first.num_cut:,} cut to "
             f"{recipe.task.seq_len} tokens, {first.num_left_out:,} left out (no token to train on)"
         )
+    if first is not None and first.num_joined:
+        yield _joined_warning("first", first.num_joined)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
 from zerokit import console
 from zerokit.checkpoint.checksums import SUMS_FILE, check_checksums, complete_checksums, files_of
@@ -17,16 +18,32 @@ from zerokit.checkpoint.pickles import check_pickles
 from zerokit.checkpoint.reshard import reshard
 from zerokit.checkpoint.step_folder import LATEST, TRAINER_STATE
 from zerokit.checkpoint.torch_file import read_archive
+from zerokit.choices import OUTPUT_DIR
 from zerokit.distributed.group import RankGroup
 from zerokit.distributed.run_policy import RunPolicy
-from zerokit.documents import COPY_HINT, first_unreadable, printable
+from zerokit.documents import COPY_HINT, first_unreadable, printable, read_document
 from zerokit.errors import CheckpointError, RecipeError
 from zerokit.recipe import LoadedRecipe
+from zerokit.recipe.training_keys import NO_LIMIT
 from zerokit.resolving.contradictions import Resolved
 from zerokit.staging import make_staging, remove
 from zerokit.training.folder import RESHARDED, checkpoint_number, checkpoints, dangling_checkpoints
-from zerokit.training.identity import Identity, differences, in_words, num_examples_differ, read_identity
+from zerokit.training.identity import (
+    Identity,
+    differences,
+    in_words,
+    num_examples_differ,
+    read_identity,
+    recipe_differences,
+)
+from zerokit.training.report import REPORT_FILE
 from zerokit.units import quantity
+
+if TYPE_CHECKING:
+    from transformers import TrainingArguments
+
+AUTO_RESUME = "auto"
+"""Value of ``training.resume_from_checkpoint``: continue if there is a checkpoint, else start."""
 
 _ANOTHER = "Continue from an earlier checkpoint-N"
 
@@ -58,10 +75,16 @@ def find_resume(group: RankGroup, resolved: Resolved, loaded: LoadedRecipe) -> P
     def choose() -> Path | None:
         if not group.ranks.is_main and group.policy.has_all_ranks:
             return None
-        return _last_whole(Path(resolved.training["output_dir"]), where) if asked is True else Path(asked)
+        if asked not in (True, AUTO_RESUME):
+            return Path(asked)
+        output_dir = Path(resolved.training["output_dir"])
+        if asked == AUTO_RESUME and not any(map(_has_state, checkpoints(output_dir))):
+            return None
+        return _last_whole(output_dir, where)
 
     folder = group.broadcast_object(group.together(choose))
-    assert folder is not None
+    if folder is None:
+        return None
 
     def check() -> str:
         try:
@@ -87,7 +110,7 @@ def _last_whole(output_dir: Path, where: str) -> Path:
         RecipeError: there is none.
         CheckpointError: a later one is a dangling link, or has a link or a special file that is not read.
     """
-    found = [folder for folder in checkpoints(output_dir) if any(folder.glob(TRAINER_STATE))]
+    found = list(filter(_has_state, checkpoints(output_dir)))
     if not found:
         raise RecipeError(
             f"'{output_dir}' has no checkpoint-N to continue from",
@@ -111,6 +134,87 @@ def _last_whole(output_dir: Path, where: str) -> Path:
         why = problems[later] or f"lacks {SUMS_FILE}"
         console.note(f"{later} is not whole ({why}): the run continues from {folder}")
     return folder
+
+
+def _has_state(checkpoint: Path) -> bool:
+    return any(checkpoint.glob(TRAINER_STATE))
+
+
+def describe_finished_run(loaded: LoadedRecipe) -> str | None:
+    """A line that the run which is to be continued (``auto``) has finished; None if it has not.
+
+    Raises:
+        RecipeError: the finished run is of another recipe.
+        DocumentError: its report cannot be read.
+    """
+    training = loaded.recipe.training
+    folder = Path(training.get("output_dir") or OUTPUT_DIR)
+    file = folder / REPORT_FILE
+    if training.get("resume_from_checkpoint") != AUTO_RESUME or not file.is_file():
+        return None
+    report = read_document(file, folder=folder).data
+    now = json.loads(json.dumps(loaded.recipe.model_dump(exclude_unset=True), default=str))
+    try:
+        was, steps = report["recipe"], int(report["steps"])
+        is_longer, different = (
+            _is_longer(was["training"], now["training"], steps),
+            recipe_differences(was, now),
+        )
+    except (TypeError, KeyError, ValueError):
+        raise RecipeError(
+            f"'{file}' is damaged", where=loaded.where("training", "output_dir"), hint=_OTHER
+        ) from None
+    if different:
+        raise RecipeError(
+            f"'{folder}' has the model of a run that differs: {in_words(different)}",
+            where=loaded.where("training", "output_dir"),
+            hint=f"Set it back; or {_OTHER[0].lower()}{_OTHER[1:]}",
+        )
+    return None if is_longer else f"zerokit: the run in {folder} has finished ({quantity(steps, 'step')})"
+
+
+_OTHER = "Name another folder, or replace the model with --force and without --resume"
+
+
+def _is_longer(was: Mapping[str, Any], now: Mapping[str, Any], steps: int) -> bool:
+    """Whether a run is to be longer than the finished one of `steps`."""
+    if (most := now.get("max_steps", NO_LIMIT)) != NO_LIMIT:
+        return bool(most > steps)
+    if was.get("max_steps", NO_LIMIT) != NO_LIMIT:
+        return True  # the data decide
+    return float(now.get("num_train_epochs", 3)) > float(was.get("num_train_epochs", 3))
+
+
+def check_length(
+    checkpoint: Path, args: TrainingArguments, max_steps: int, loaded: LoadedRecipe
+) -> str | None:
+    """Compare the length of the run with that of the checkpoint's run.
+
+    Args:
+        max_steps: of this run.
+
+    Returns:
+        a line about another length.
+
+    Raises:
+        RecipeError: this run is shorter, and its length is not of the command line: its options were
+            forgotten.
+    """
+    state = json.loads((checkpoint / TRAINER_STATE).read_bytes())
+    was = state.get("max_steps") or max_steps
+    if was == max_steps:
+        return None
+    what = f"is of a run of {quantity(was, 'step')}, and this run has {max_steps:,}"
+    keys = [("training", key) for key in ("max_steps", "num_train_epochs")]
+    rounds = math.ceil(args.num_train_epochs) if args.dataloader_drop_last and args.max_steps <= 0 else 0
+    if max_steps >= was - rounds or loaded.origins.overrides & {*keys}:
+        return f"{checkpoint} {what}: the learning rate follows the new length"
+    raise RecipeError(
+        f"'{checkpoint}' {what}",
+        where=loaded.where("training", "max_steps" if args.max_steps > 0 else "num_train_epochs"),
+        hint="Repeat the options of its first command; to shorten the run, give its length as an option: "
+        f"--training.max_steps {max_steps}",
+    )
 
 
 def _check_whole(folder: Path, where: str, world_size: int) -> None:

@@ -65,6 +65,8 @@ class Buffer:
     """Number of the example of each sequence; None if they are packed."""
     num_cut: int
     num_left_out: int
+    num_joined: int
+    """Sequences with a token of the generation prompt and the answer."""
 
     @property
     def num_examples(self) -> int:
@@ -198,13 +200,14 @@ class Stream:
 
     def _filled(self, reading: Iterator[dict[str, Any]], begin: Position) -> Iterator[Buffer | None]:
         """None for each example that is read, and then the buffer."""
-        made, num_cut, num_left_out = _Table(), 0, 0
+        made, num_cut, num_left_out, num_joined = _Table(), 0, 0, 0
         numbers: list[int] = []
         packed_len, apart = self.encoder.packed_len, self.encoder.apart
         at = begin.example
         for example in islice(reading, self.buffer_size):
             for sequence in self._sequences(example, at):
                 num_cut += sequence.is_cut
+                num_joined += sequence.joins_prompt
                 if sequence.has_targets or (packed_len is not None and not apart):
                     made.add(sequence.features)
                     numbers.append(at)
@@ -221,7 +224,7 @@ class Stream:
                 table.add(row)
             sequences = table.whole()
         of = numbers if packed_len is None else None
-        yield Buffer(begin, end, sequences, of, num_cut, num_left_out)
+        yield Buffer(begin, end, sequences, of, num_cut, num_left_out, num_joined)
 
     def _sequences(self, example: dict[str, Any], number: int) -> Iterator[Encoded]:
         try:

@@ -43,6 +43,7 @@ from zerokit.training.folder import checkpoints
 from zerokit.training.nvme_optimizer_state import load_nvme_optimizer_states
 from zerokit.training.optimizers import warmup_warning
 from zerokit.training.peft.prompts import save_virtual_tokens
+from zerokit.training.resume import check_length
 from zerokit.training.run_context import RunContext
 from zerokit.training.skipped_steps import SkippableSteps
 from zerokit.training.step_monitor import StepMonitor
@@ -127,7 +128,9 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
             max_skipped_steps=own.max_skipped_steps,
             padding_token=context.tokenizer.pad_token_id,
         )
-        self.evaluator = Evaluator(task, args, self.accelerator)
+        self.evaluator = Evaluator(
+            task, lambda total: self.accelerator.reduce(total.to(args.device), reduction="sum").cpu()
+        )
         self.add_callback(_Hooks(group, self.batches, self.monitor, self.checkpoints))
 
     def get_train_dataloader(self) -> DataLoader[Any]:
@@ -199,6 +202,10 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
             line := warmup_warning(self.args, self.args.hf_deepspeed_config.config, max_steps)
         ):
             console.note(line)
+        if resume_from_checkpoint is not None:
+            line = check_length(Path(resume_from_checkpoint), self.args, max_steps, self._context.loaded)
+            if line is not None and self._group.ranks.is_main:
+                console.note(line)
         self.monitor.state = self.state
         self.checkpoints.begin(self.state)
         self._has_one_group = self._uses_one_group(resume_from_checkpoint)
@@ -282,7 +289,7 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
             found, count = self.evaluator.measure(engine, self.model, batches, self.processing_class)
         if not math.isfinite(found["loss"]):
             self.monitor.stop(f"the held-out loss is {found['loss']} after step {self.state.global_step}")
-        self.evaluator.check_best_metric(found, metric_key_prefix)
+        self.evaluator.check_best_metric(self.args.metric_for_best_model, found, metric_key_prefix)
         return EvalLoopOutput(
             predictions=None,
             label_ids=None,

@@ -111,6 +111,9 @@ def _lose_checkpoints(place: Place) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+_SOME = ("--training.max_steps", "12", "--training.logging_steps", "1")
+
+
 def run_trials() -> Iterator[Trial]:
     """All of them."""
     for seed in range(_AT_CHANCE):
@@ -156,6 +159,22 @@ def run_trials() -> Iterator[Trial]:
             f"zerokit {command} --num-gpus 2, {which} {number.name} as it {moment.__name__}",
             options(*words, ranks=2, num_gpus=True, command=command), must, kill(number, which), moment,
         )  # fmt: skip
+    again = ("--resume", "auto", "--retries", "2")
+    for which, moment in (("rank 0", steps), ("rank 1", saves)):
+        yield Trial(
+            f"zerokit train --num-gpus 2 --retries 2, {which} SIGKILL as it {moment.__name__}",
+            options(*_SOME, *EVERY, *again, ranks=2, num_gpus=True), "do",
+            kill(signal.SIGKILL, which), moment,
+        )  # fmt: skip
+    yield Trial(
+        "zerokit train --num-gpus 2 --retries 2, asked to stop",
+        options(*LONG, *EVERY, *again, ranks=2, num_gpus=True), "leave",
+        kill(signal.SIGTERM, "zerokit"), steps,
+    )  # fmt: skip
+    yield Trial(
+        "--retries 2 and a learning rate that diverges",
+        options(*wild, *again, ranks=2, num_gpus=True), "end",
+    )  # fmt: skip
     for which, number, moment, stage in (
         ("launcher", signal.SIGKILL, saves, 2),
         ("second launcher", signal.SIGKILL, steps, 3),

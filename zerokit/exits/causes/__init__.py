@@ -24,6 +24,13 @@ GLOO_TIMEOUT = "collective-timeout"
 ZERO_INIT = "zero-init"
 ZEROKIT = "zerokit"
 EXIT_CODE = "exit-code"
+OUTSIDE_CAUSES = frozenset(
+    {
+        *("nccl", "nccl-cuda", "nccl-link", "nccl-stuck", NCCL_TIMEOUT, GLOO_TIMEOUT, "lost-rank"),
+        *("no-meeting", "gpu-broken", "fabric-manager", "file-server", "node-failed"),
+    }
+)
+"""Causes outside of the run: machines and networks. The same command may succeed at the next try."""
 
 
 def _load(name: str) -> Any:

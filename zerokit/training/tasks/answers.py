@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from zerokit.data.encoding import check_chat, encode, render_chat, value_kind
+from zerokit.data.encoding import check_chat, count_shared, count_tokens, encode, render_chat, value_kind
 from zerokit.errors import DataError, nearest
 from zerokit.training.examples import IGNORED, Encoded, Encoder, UnusableError, text_of, text_or_none
 from zerokit.training.formats import ROLES, messages_of
@@ -19,6 +19,14 @@ _OTHER_TEMPLATE = "Fix it, or use a tokenizer with another chat template"
 _MOST_ROLES = 4
 _LONGEST_ROLE = 40
 """Characters of a role to print; a file may have its texts there."""
+
+
+class _Labelled(NamedTuple):
+    input_ids: list[int]
+    trained: list[bool]
+    """Whether each token is one of an answer."""
+    joins_prompt: bool = False
+    """See :class:`Encoded`."""
 
 
 class AnswerEncoder(Encoder):
@@ -53,16 +61,16 @@ class AnswerEncoder(Encoder):
     def sequences(self, example: dict[str, Any]) -> list[Encoded]:
         pairs = self._encode(example)
         if self.is_whole and self.apart:
-            pairs = [part for pair in pairs for part in self._parts(*pair)]
+            pairs = [part for pair in pairs for part in self._parts(pair.input_ids, pair.trained)]
         return [self._encoded(*pair) for pair in pairs]
 
-    def _parts(self, input_ids: list[int], trained: list[bool]) -> Iterator[tuple[list[int], list[bool]]]:
+    def _parts(self, input_ids: list[int], trained: list[bool]) -> Iterator[_Labelled]:
         """A text in sequences that are short enough; a single last token would have no prediction."""
         for start in range(0, max(len(input_ids) - 1, 1), self.seq_len):
             end = start + self.seq_len
-            yield input_ids[start:end], trained[start:end]
+            yield _Labelled(input_ids[start:end], trained[start:end])
 
-    def _encoded(self, input_ids: list[int], trained: list[bool]) -> Encoded:
+    def _encoded(self, input_ids: list[int], trained: list[bool], joins_prompt: bool = False) -> Encoded:
         end = len(input_ids) if self.is_whole else self.seq_len
         labels = [
             token if is_trained or self.loss_on_all else IGNORED
@@ -70,7 +78,10 @@ class AnswerEncoder(Encoder):
         ][:end]
         # The first label has no token before it to be predicted from.
         has_targets = any(label != IGNORED for label in labels[1:])
-        return Encoded({"input_ids": input_ids[:end], "labels": labels}, len(input_ids) > end, has_targets)
+        features = {"input_ids": input_ids[:end], "labels": labels}
+        return Encoded(
+            features, len(input_ids) > end, has_targets, joins_prompt=joins_prompt and not self.loss_on_all
+        )
 
     def completion(self, prompt: str, completion: str) -> Encoded:
         """A prompt and its completion, which is trained on."""
@@ -80,14 +91,14 @@ class AnswerEncoder(Encoder):
         """A chat with its last turn as the answer; UnusableError if that is not the assistant's."""
         return self._encoded(*self._answered(messages, len(messages) - 1)[-1])
 
-    def _answered(self, messages: list[Any], given: int) -> list[tuple[list[int], list[bool]]]:
+    def _answered(self, messages: list[Any], given: int) -> list[_Labelled]:
         """A chat with the assistant's messages after the first `given` ones as answers."""
         sequences = self._chat(messages, given)
         if messages[-1].get("role") != "assistant":
             self._fail_chat("does not end with the assistant")
         return sequences
 
-    def _encode(self, example: dict[str, Any]) -> list[tuple[list[int], list[bool]]]:
+    def _encode(self, example: dict[str, Any]) -> list[_Labelled]:
         """The sequences of an example, with whether each token is an answer."""
         names = self.columns
         match self.format:
@@ -104,13 +115,13 @@ class AnswerEncoder(Encoder):
                 return self._instruction(example)
             case "text":
                 input_ids = [*self._ids(text_of(example, names.text)), self.tokenizer.eos_token_id]
-                return [(input_ids, [True] * len(input_ids))]
+                return [_Labelled(input_ids, [True] * len(input_ids))]
         prompt, completion = example[names.prompt], example[names.completion]
         if isinstance(completion, list):
             return self._answered(*joined(prompt, completion, names.prompt))
         return self._completion(text_of(example, names.prompt), text_of(example, names.completion))
 
-    def _instruction(self, example: dict[str, Any]) -> list[tuple[list[int], list[bool]]]:
+    def _instruction(self, example: dict[str, Any]) -> list[_Labelled]:
         names = self.columns
         question, answer = text_of(example, names.instruction), text_of(example, names.output)
         if given := text_or_none(example, names.input):
@@ -139,10 +150,10 @@ class AnswerEncoder(Encoder):
             return self._chat([*said, _turn("assistant", answer)])
         return self._completion("".join(f"{turn['content']}\n\n" for turn in said), answer)
 
-    def _completion(self, prompt: str, completion: str) -> list[tuple[list[int], list[bool]]]:
+    def _completion(self, prompt: str, completion: str) -> list[_Labelled]:
         before = self._ids(prompt)
         after = [*self._ids(completion, special_tokens=False), self.tokenizer.eos_token_id]
-        return [([*before, *after], [False] * len(before) + [True] * len(after))]
+        return [_Labelled([*before, *after], [False] * len(before) + [True] * len(after))]
 
     def _ids(self, text: str, *, special_tokens: bool = True) -> list[int]:
         ids = encode(self.tokenizer, text, most=self.most, special_tokens=special_tokens)
@@ -150,7 +161,7 @@ class AnswerEncoder(Encoder):
             ids = ids[:-1]  # the end of the example is marked once, by the caller
         return ids
 
-    def _chat(self, messages: Any, given: int = 0) -> list[tuple[list[int], list[bool]]]:
+    def _chat(self, messages: Any, given: int = 0) -> list[_Labelled]:
         """Render a conversation; the assistant's turns after the first `given` ones are trained on.
 
         One sequence, unless the template changes earlier turns when later ones follow (some drop the
@@ -172,7 +183,7 @@ class AnswerEncoder(Encoder):
         except DataError as error:
             raise UnusableError(error.message, hint=error.hint) from error
         turns = [_without_none(turn) for turn in messages]
-        sequences: list[tuple[list[int], list[bool]]] = []
+        sequences: list[_Labelled] = []
         for end, turn in enumerate(turns, start=1):
             if turn.get("role") != "assistant":
                 continue
@@ -182,21 +193,34 @@ class AnswerEncoder(Encoder):
             prompt, whole = (
                 encode(self.tokenizer, text, most=self.most, special_tokens=False) for text in texts
             )
-            if whole[: len(prompt)] != prompt:
-                what, hint = _why_not_masked(*texts, end)
-                raise UnusableError(what, where="the tokenizer's chat_template", hint=hint)
+            joins = whole[: len(prompt)] != prompt
+            if joins:
+                prompt = whole[: self._count_prompt_tokens(*texts, end)]
             before: list[bool] = []
             if sequences and prompt[: len(sequences[-1][0])] == sequences[-1][0]:
-                before = sequences.pop()[1]
+                joins = joins or sequences[-1].joins_prompt
+                before = sequences.pop().trained
             trained = (
                 before + [False] * (len(prompt) - len(before)) + [end > given] * (len(whole) - len(prompt))
             )
-            sequences.append((whole, trained))
+            sequences.append(_Labelled(whole, trained, joins))
         if not sequences:
             self._fail_chat(*_no_answer(turns))
         if given:  # an answer among them may have a sequence of its own
-            return [sequence for sequence in sequences if any(sequence[1])] or sequences[-1:]
+            return [sequence for sequence in sequences if any(sequence.trained)] or sequences[-1:]
         return sequences
+
+    def _count_prompt_tokens(self, prompt: str, whole: str, number: int) -> int:
+        """The tokens of a chat before the one in which its answer begins.
+
+        Raises:
+            UnusableError: the chat does not begin with the prompt, apart from white space at its end.
+        """
+        shared = count_shared(prompt, whole)
+        if prompt[shared:].strip():
+            what = f"answers cannot be masked: message {number} does not begin with the generation prompt"
+            raise UnusableError(what, where="the tokenizer's chat_template", hint=_OTHER_TEMPLATE)
+        return count_tokens(self.tokenizer, whole, shared)
 
     def _render(self, turns: list[dict[str, Any]], **options: Any) -> str:
         try:
@@ -207,20 +231,6 @@ class AnswerEncoder(Encoder):
 
     def _fail_chat(self, what: str, hint: str = "Fix or remove that example") -> NoReturn:
         raise UnusableError(f"the conversation {what}", hint=hint)
-
-
-def _why_not_masked(prompt: str, whole: str, number: int) -> tuple[str, str]:
-    """Why the tokens of an answer, message `number`, cannot be separated, and a hint."""
-    if not whole.startswith(prompt):
-        what = f"answers cannot be masked: message {number} does not begin with the generation prompt"
-        return what, _OTHER_TEMPLATE
-    hint = "End the generation prompt with a special token"
-    if prompt.endswith(" "):  # which most tokenizers join with the word after it
-        hint = "Remove the space at the end of the generation prompt"
-    elif whole[len(prompt) :][:1].isspace():
-        hint = "Remove the white space with which the answer begins"
-    what = f"the tokenizer joins the end of the generation prompt with the answer, message {number}"
-    return f"answers cannot be masked: {what}", hint
 
 
 def _no_answer(turns: list[dict[str, Any]]) -> tuple[str, str]:

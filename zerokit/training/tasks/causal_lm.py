@@ -15,7 +15,7 @@ from zerokit.training.packing import Layout, document_starts, packing_unsupporte
 from zerokit.training.peft.keys import method_of
 from zerokit.training.preview import marked
 from zerokit.training.tasks.answers import AnswerEncoder
-from zerokit.training.tasks.task import Task, sum_from_mean, uses_router_loss
+from zerokit.training.tasks.task import Task, ratio, sum_from_mean, uses_router_loss
 
 if TYPE_CHECKING:
     import torch
@@ -35,6 +35,8 @@ class CausalLM(Task):
     """Why documents in one row would see each other; None if the model keeps them apart."""
     one_row: bool = False
     """Whether it does so only if a micro batch is one row, as flash attention, which needs no padding."""
+    measures_accuracy: bool = False
+    """Whether an evaluation counts the tokens that the model predicts, for which it needs all logits."""
 
     # In this order: Alpaca's own file has a column of whole texts too.
     formats = ("messages", "sharegpt", "prompt_completion", "alpaca", "text")
@@ -126,6 +128,19 @@ class CausalLM(Task):
             return super().loss(model, inputs, smoothing)
         output = model(**self.model_inputs(inputs))
         return sum_from_mean(output.loss, self.num_targets(inputs)), output
+
+    def scores(
+        self, output: Any, inputs: Mapping[str, torch.Tensor], model: Any, tokenizer: PreTrainedTokenizerBase
+    ) -> Sequence[float]:
+        """Number of tokens, and of correct ones."""
+        if not self.measures_accuracy:
+            return ()
+        logits, labels = self.at_targets(output.logits, inputs["labels"])
+        return len(labels), int((logits.argmax(-1) == labels).sum())
+
+    def metrics(self, scores: Sequence[float]) -> dict[str, float]:
+        """The share of tokens that are predicted."""
+        return {"token_accuracy": ratio(scores[1], scores[0])} if scores else {}
 
 
 def _mixed_by_adapter(loaded: LoadedRecipe) -> str | None:

@@ -117,7 +117,8 @@ class _Encoder(Encoder):
         # Of the same answers, the difference of the rewards and its gradient would always be 0.
         if has_targets and chosen.features == rejected.features:
             return [Encoded(features, is_cut, False, self.same_if_cut if is_cut else self.same)]
-        return [Encoded(features, is_cut, has_targets)]
+        joins = chosen.joins_prompt or rejected.joins_prompt
+        return [Encoded(features, is_cut, has_targets, joins_prompt=joins)]
 
     def _answer(self, example: dict[str, Any], column: str) -> Encoded:
         answer, prompt = example[column], example.get(self.columns.prompt)
