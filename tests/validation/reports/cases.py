@@ -118,7 +118,9 @@ def run_command(case: Case, command: Command) -> Outcome:
         words = [sys.executable, "-m", "zerokit", *shlex.split(line)]
         done = processes.run(words, cwd=FOLDER / case.name, env=os.environ | settings | command.environment)
     printed = done.stdout + done.stderr
-    lines = [line for line in printed.splitlines() if not line.lstrip().startswith("the line: ")]  # echoes the log
+    lines = [
+        line for line in printed.splitlines() if not line.lstrip().startswith("the line: ")
+    ]  # echoes the log
     text = " ".join(" ".join(lines).split())  # a table or a terminal breaks lines anywhere
     faults = [f"does not say {one!r}" for one in command.says if re.search(one, text) is None]
     faults += [f"says {one!r}" for one in command.silent if re.search(one, text) is not None]

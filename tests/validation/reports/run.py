@@ -44,14 +44,21 @@ def _counts(rows: Sequence[dict[str, Any]]) -> list[str]:
 def table(rows: Sequence[dict[str, Any]], cases: Sequence[Case]) -> str:
     """The page's tables."""
     by_name = {case.name: case for case in cases}
-    lines = [*_counts(rows), "", "| thread | kind | true cause | before | after | checks |", "|---|---|---|---|---|---|"]
+    lines = [
+        *_counts(rows),
+        "",
+        "| thread | kind | true cause | before | after | checks |",
+        "|---|---|---|---|---|---|",
+    ]
     for row in rows:
         case = by_name[row["case"]]
         place, number = case.thread.rsplit("#", 1)
         link = f"[{case.thread}](https://github.com/{place}/issues/{number}) ({case.date})"
         cause = case.cause.replace("|", "\\|")
         checks = "pass" if row["passes"] else "fail"
-        lines.append(f"| {link} | {case.kind} | {cause} | {row['before']} | {row['after'] or '-'} | {checks} |")
+        lines.append(
+            f"| {link} | {case.kind} | {cause} | {row['before']} | {row['after'] or '-'} | {checks} |"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -80,7 +87,9 @@ def main() -> None:
     if options.write:
         WRITTEN.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
-        PAGE.write_text(before + BEGIN + "\n" + table(kept, CASES) + END + rest.split(END)[1], encoding="utf-8")
+        PAGE.write_text(
+            before + BEGIN + "\n" + table(kept, CASES) + END + rest.split(END)[1], encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":
