@@ -45,6 +45,15 @@ class RunOptions:
     _: KW_ONLY
     num_gpus: Annotated[int, Option("GPUs of the run.", minimum=1)]
     gpus_per_node: Annotated[int, Option("GPUs of one node.", minimum=1)] = GPUS_PER_NODE
+    network_gbit_s: Annotated[
+        float | None,
+        Option(
+            "With --time: the network between nodes, in Gbit/s of one node.",
+            flag="--network",
+            metavar="GBIT",
+            default="that of nodes rented with such cards",
+        ),
+    ] = None
     module: Annotated[bool, Option("SCRIPT is the name of a module.", flag="-m")] = False
     launcher: Annotated[
         Launcher, Option("Give the script the arguments and variables that this launcher gives.")

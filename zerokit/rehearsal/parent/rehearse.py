@@ -128,6 +128,9 @@ def _check(options: RehearsalOptions) -> None:
         raise ZerokitError(
             f"{options.timeout:g} seconds are none", where="--timeout", hint="Give more than 0"
         )
+    if options.network_gbit_s is not None and options.network_gbit_s <= 0:
+        message = f"{options.network_gbit_s:g} Gbit/s are no network"
+        raise ZerokitError(message, where="--network", hint="Write it like 25")
     for name, zero in (("steps", "runs the script to its end"), ("scan_seconds", "skips the search")):
         if (value := getattr(options, name)) is not None and value < 0:
             raise ZerokitError(f"{name} is {value}", hint=f"Give 0 or more; 0 {zero}")
@@ -140,6 +143,7 @@ def _check(options: RehearsalOptions) -> None:
         "--real-time": options.real_time,
         "--with-data-time": options.with_data_time,
         "--timeline": options.timeline,
+        "--network": options.network_gbit_s,
     }
     for option, given in only_timed.items():
         if given and not options.time:

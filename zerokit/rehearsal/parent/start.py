@@ -31,8 +31,9 @@ from zerokit.rehearsal.recording import Recording
 from zerokit.rehearsal.report.analysis import analyse
 from zerokit.rehearsal.report.combination import combine, on_nodes
 from zerokit.rehearsal.report.drawings import Drawings
+from zerokit.rehearsal.report.judgements import network_decides, network_line
 from zerokit.rehearsal.report.report import ConfigFinding, FileChanges, RehearsalReport
-from zerokit.rehearsal.timing.play_together import play_together
+from zerokit.rehearsal.timing.play_together import play_together, step_seconds_by_network
 from zerokit.resolving.run import Run
 from zerokit.units import quantity
 
@@ -95,6 +96,7 @@ def rehearse_and_report(
     report, fullest = _of_all_ranks(reports, rehearsed, cluster, job.script)
     update = {"ds_config_findings": config_findings(report.run.ds_config, cluster)}
     report = report.model_copy(update={**update, "warnings": [*report.warnings, *untimed]})
+    report = _with_other_networks(report, recordings, rehearsed.roles, job)
     if advise or (advise is None and report.fit.verdict == "does not fit"):
         # A step of ranks that wait for each other is not comparable to a step of one rank alone.
         alone = not report.ranks and not report.roles and report.time is None
@@ -171,6 +173,27 @@ def _reports(rehearsed: RehearsedRanks, job: RehearsalJob) -> tuple[dict[int, Re
         ]
         reports[0] = reports[0].model_copy(update={"warnings": warnings})
     return recordings, reports
+
+
+def _with_other_networks(
+    report: RehearsalReport, recordings: Mapping[int, Recording], roles: Roles | None, job: RehearsalJob
+) -> RehearsalReport:
+    """The report with the times on other networks, if the assumed one decides the time of a step."""
+    time, costs = report.time, job.costs
+    if time is None or costs is None or roles is None or not network_decides(time, costs):
+        return report
+    beside = costs.beside_collective
+    by_network = step_seconds_by_network(recordings, roles, beside, time.rank, time.step)
+    line = network_line(time, costs, by_network)
+    if line is None:
+        return report
+    return report.model_copy(
+        update={
+            "time": time.model_copy(update={"by_network": by_network}),
+            "mistakes": [*report.mistakes, line],
+            "warnings": [line, *report.warnings],
+        }
+    )
 
 
 def _of_all_ranks(

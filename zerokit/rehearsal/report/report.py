@@ -341,6 +341,8 @@ class TimeReport(Part):
     """The most expensive kernels of that step."""
     critical_path: list[KernelTime]
     """The work that each part of the step had to wait for."""
+    by_network: dict[int, float] = Field(default_factory=dict)
+    """Seconds of the step by Gbit/s of other networks between nodes, if an assumed one decides it."""
     data: DataTime | None = None
     """None if the batches come from no DataLoader."""
     host_threads: int | None = None
@@ -464,6 +466,8 @@ class RehearsalReport(Part):
     stuck: list[str] = Field(default_factory=list)
     """Where ranks did not make the same calls on their group, so that the cluster would hang."""
     warnings: list[str]
+    mistakes: list[str] = Field(default_factory=list)
+    """Those of the warnings that decide whether the run is worth starting; printed below the verdict."""
     ds_config_findings: list[ConfigFinding] = Field(default_factory=list)
     made_up: list[MadeUpResult]
     suppressed: list[str]

@@ -43,7 +43,7 @@ def _summary(report: RehearsalReport) -> Iterator[Part]:
     yield from _head(report)
     rows = [*_memory_rows(report), *_time_rows(report.time), *_changes_rows(report)]
     yield table("Memory and time" if report.time else "Memory", (), rows[:_MOST_ROWS])
-    notes = len(report.warnings) + len(report.made_up) + len(report.suppressed)
+    notes = len(_further(report)) + len(report.made_up) + len(report.suppressed)
     counts = [quantity(notes, "note")] if notes else []
     if report.ds_config_findings:
         counts.append(quantity(len(report.ds_config_findings), "finding") + " on the ds_config")
@@ -54,8 +54,14 @@ def _summary(report: RehearsalReport) -> Iterator[Part]:
 def _head(report: RehearsalReport) -> Iterator[Part]:
     yield from map(stuck_line, report.stuck)
     yield verdict(report)
+    yield from (f"Warning: {mistake}" for mistake in report.mistakes)
     yield heading(report)
     yield ""
+
+
+def _further(report: RehearsalReport) -> list[str]:
+    """The warnings that do not stand below the verdict."""
+    return [line for line in report.warnings if line not in report.mistakes]
 
 
 def _memory_rows(report: RehearsalReport) -> Iterator[Row]:
@@ -380,9 +386,10 @@ def _advice(report: RehearsalReport) -> Iterator[Part]:
 
 
 def _notes(report: RehearsalReport) -> Iterator[str]:
-    if report.warnings or report.ds_config_findings or report.made_up or report.suppressed:
+    further = _further(report)
+    if further or report.ds_config_findings or report.made_up or report.suppressed:
         yield ""
-    for warning in report.warnings:
+    for warning in further:
         yield f"Warning: {warning}"
     for found in report.ds_config_findings:
         yield str(found)

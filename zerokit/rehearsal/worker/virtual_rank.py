@@ -32,6 +32,7 @@ from zerokit.rehearsal.recording import (
 )
 from zerokit.rehearsal.stand_ins.nvme_ledger import nvme_ledger
 from zerokit.rehearsal.timing.rank_time import RankTime
+from zerokit.rehearsal.watching.accumulation import Accumulation
 from zerokit.rehearsal.watching.batches import BatchWatcher
 from zerokit.rehearsal.watching.evaluation import EvaluationWatcher
 from zerokit.rehearsal.watching.labels import Labels
@@ -109,6 +110,7 @@ class VirtualRank:
         self.events = Events()
         self.labels = Labels(backend, self.events)
         self.overriding = Overriding(overrides, output_dir)
+        self.accumulation = Accumulation()
         recomputing = Recomputing(backend)
         self.steps = Steps(backend, self.events, self.traffic, recomputing, time=time, last=steps)
         self.batches = BatchWatcher(
@@ -125,6 +127,7 @@ class VirtualRank:
         # A step ends once it is over and out of its phase.
         self.events.add(self.suppressed, self.labels, Phases(backend, self.events), recomputing)
         self.events.add(self.batches, self.evaluation, self.traffic, self.steps, self.overriding)
+        self.events.add(self.accumulation)
         if time is not None:
             self.events.add(time)
         self.events.start()
@@ -187,6 +190,9 @@ class VirtualRank:
                 idle_micro_steps=_idle_micro_steps(self),
                 expandable_segments=AllocatorSettings.of_environment().expandable_segments,
                 suppressed=self.suppressed.lines(),
+                mistakes=self.accumulation.mistakes,
+                fp32_share=backend.fp32_flops / max(backend.flops, 1.0),
+                chooses_fp32=self.overriding.turns_16_bits_off or _uses_tf32(),
                 gaps=list(map(str, met_gaps())),
                 nvme=nvme,
                 batches=self.batches.facts(),
@@ -194,6 +200,12 @@ class VirtualRank:
                 times=None if self.time is None else _times(self, self.time),
             ),
         )
+
+
+def _uses_tf32() -> bool:
+    import torch
+
+    return torch.get_float32_matmul_precision() != "highest"
 
 
 def _idle_micro_steps(rank: VirtualRank) -> tuple[int, int] | None:
@@ -215,6 +227,7 @@ def _times(rank: VirtualRank, time: RankTime) -> RankTimes:
         step_ends=time.step_ends(),  # provisional: see RankTimes
         step_end_events=time.step_end_events,
         meetings=time.meetings.all,
+        meetings_by_network=time.meetings_by_network,
         model_flops=rank.steps.model_flops,
         tokens_per_step=[None if one is None or not ranks else one * ranks for one in tokens],
         reading=rank.batches.reading_facts(),
