@@ -28,13 +28,13 @@ def trains_in_fp32(facts: RankFacts, job: RehearsalJob) -> bool:
 def precision_line(facts: RankFacts) -> str:
     """The words for a run in fp32."""
     if facts.chooses_fp32:
-        return "trains in fp32, as the script or its ds_config chooses; bf16 is faster and needs less memory"
+        return "trains in fp32, as the script or ds_config chooses; bf16 is faster, with half the activations"
     if facts.ds_config is None:
         why, how = "neither autocast nor 16-bit weights are used", "torch.autocast or mixed_precision: bf16"
     else:
         why = 'neither bf16 nor fp16 is set, so "auto" is off'
         how = '"bf16": {"enabled": true}, with the Trainer bf16=True'
-    return f"trains in fp32: {why}. Use {how}; bf16 is faster and needs less memory"
+    return f"trains in fp32: {why}. Use {how}: it is faster, with half the activations"
 
 
 def network_decides(time: TimeReport | None, costs: CardCosts | None) -> bool:
@@ -54,6 +54,6 @@ def network_line(time: TimeReport, costs: CardCosts, by_network: Mapping[int, fl
     others = ", ".join(f"{format_seconds(taken)} with {speed}" for speed, taken in by_network.items())
     return (
         f"the network between nodes is assumed, {costs.network_gbit_s:g} Gbit/s of a node, and {share:.0%} "
-        f"of the step is communication: a step takes {format_seconds(time.step_seconds)}, or {others} Gbit/s. "
+        f"of the step is communication: it takes {format_seconds(time.step_seconds)}, or {others} Gbit/s. "
         "Give yours with --network"
     )

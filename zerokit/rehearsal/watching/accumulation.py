@@ -56,7 +56,9 @@ class Accumulation(Watcher):
     def _judge(self, engine: Any, passes: Counter[bool]) -> None:
         stage, steps = engine.zero_optimization_stage(), engine.gradient_accumulation_steps()
         at_boundary, count = passes[True], sum(passes.values())
-        is_lost = stage in _KEEPS_LAST and at_boundary > 1
+        # BF16_Optimizer, which stage 1 has with gradients in fp32, adds up.
+        keeps_last = stage in _KEEPS_LAST and hasattr(engine.optimizer, "averaged_gradients")
+        is_lost = keeps_last and at_boundary > 1
         # Where the script sets the boundary itself, all passes before a step() are one accumulation.
         is_own = getattr(engine, "_is_gradient_accumulation_boundary", None) is not None
         if not is_lost and not (count == steps > 1 and not is_own):

@@ -36,6 +36,7 @@ from zerokit.rehearsal.watching.accumulation import Accumulation
 from zerokit.rehearsal.watching.batches import BatchWatcher
 from zerokit.rehearsal.watching.evaluation import EvaluationWatcher
 from zerokit.rehearsal.watching.labels import Labels
+from zerokit.rehearsal.watching.module_order import ModuleOrder
 from zerokit.rehearsal.watching.overrides import Overriding
 from zerokit.rehearsal.watching.phases import Phases, Recomputing
 from zerokit.rehearsal.watching.reading import Reading
@@ -111,6 +112,8 @@ class VirtualRank:
         self.labels = Labels(backend, self.events)
         self.overriding = Overriding(overrides, output_dir)
         self.accumulation = Accumulation()
+        module_order = ModuleOrder()
+        self.exchange.modules = module_order.to_json
         recomputing = Recomputing(backend)
         self.steps = Steps(backend, self.events, self.traffic, recomputing, time=time, last=steps)
         self.batches = BatchWatcher(
@@ -127,7 +130,7 @@ class VirtualRank:
         # A step ends once it is over and out of its phase.
         self.events.add(self.suppressed, self.labels, Phases(backend, self.events), recomputing)
         self.events.add(self.batches, self.evaluation, self.traffic, self.steps, self.overriding)
-        self.events.add(self.accumulation)
+        self.events.add(self.accumulation, module_order)
         if time is not None:
             self.events.add(time)
         self.events.start()
