@@ -69,6 +69,15 @@ def test_a_run_in_fp32_that_nothing_asks_for(way: str, words: str | None, tmp_pa
     assert words is None or f"trains in fp32: {words}" in mistakes[0]
 
 
+def test_bf16_is_rehearsed_where_a_run_is_in_fp32_by_default(tmp_path: Path) -> None:
+    words = ("--num-gpus", 1, "--time", "--format", "json", SCRIPTS / "precisions.py")
+    report = rehearse(*words, "small float input", cwd=tmp_path, forked=True).report
+    (advice,) = report["advice"]
+    assert advice["change"] == "bf16"
+    assert advice["step_seconds"] > 0
+    assert rehearse(*words, "turned off", cwd=tmp_path, forked=True).report["advice"] == []
+
+
 def test_a_card_without_bf16_trains_in_fp32(tmp_path: Path) -> None:
     options = ("--num-gpus", 1, "--gpu", "V100-32GB")
     assert _mistakes("precisions.py", "nothing", cwd=tmp_path, options=options) == []

@@ -6,7 +6,7 @@ mapping. `zerokit.cli.options` makes Typer options of these declarations.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
@@ -186,6 +186,8 @@ class RehearsalOptions(RunOptions):
     ] = None
     script_prints_on: Literal["stdout", "stderr"] = "stdout"
     """Where the output of the script goes; not on the command line."""
+    show: Callable[[Any], None] = lambda _: None
+    """Is given the report before changes are rehearsed; not on the command line."""
 
 
 def described(options: type) -> dict[str, tuple[Any, Option]]:

@@ -8,7 +8,6 @@ from torch import nn
 
 way = sys.argv[1]
 model = nn.Sequential(nn.Linear(512, 512), nn.Linear(512, 512), nn.Linear(512, 1))
-dtype = torch.float32
 if way.startswith("plain"):
     model = model.cuda()
     optimizer = torch.optim.AdamW(model.parameters())
@@ -28,13 +27,12 @@ config = {
 }
 if way in ("bf16", "fp32 head"):
     config["bf16"] = {"enabled": True}
-    dtype = torch.bfloat16
 if way == "turned off":
     config["bf16"] = {"enabled": False}
 engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
 head = nn.Linear(1, 64).cuda()
 for _ in range(2):
-    x = torch.randn(64, 512, device=engine.device, dtype=dtype)
+    x = torch.randn(64, 512, device=engine.device, dtype=next(engine.module.parameters()).dtype)
     y = engine(x).float()
     engine.backward((head(y) if way == "fp32 head" else y).mean())
     engine.step()

@@ -75,6 +75,13 @@ def rehearse(options: RehearsalOptions) -> RehearsalReport:
     cluster = replace(cluster, gpu=card)
     if options.rank is not None:
         cluster.check_rank(options.rank)
+    assumed = caveats(card)
+    if options.time and options.gpu is None and options.hardware is None:
+        assumed.append(f"times are those of an {DEFAULT}, as no card is given: name yours with --gpu")
+
+    def complete(report: RehearsalReport) -> RehearsalReport:
+        return report.model_copy(update={"warnings": [*report.warnings, *assumed]})
+
     with exit_on_signals(), scratch_folder() as folder:
         job = _job(options, card, figures, folder)
         _ = job.costs  # raises here, before a worker starts, if the speed of the card is not known
@@ -85,11 +92,9 @@ def rehearse(options: RehearsalOptions) -> RehearsalReport:
             advise=options.advise,
             timeout=options.timeout,
             output=Output.SHOWN_ON_STDERR if options.script_prints_on == "stderr" else Output.SHOWN,
+            show=lambda first: options.show(complete(first)),
         )
-    assumed = []
-    if options.time and options.gpu is None and options.hardware is None:
-        assumed.append(f"times are those of an {DEFAULT}, as no card is given: name yours with --gpu")
-    return report.model_copy(update={"warnings": [*report.warnings, *caveats(card), *assumed]})
+    return complete(report)
 
 
 def _job(options: RehearsalOptions, card: Gpu, figures: dict[str, Any] | None, folder: Path) -> RehearsalJob:

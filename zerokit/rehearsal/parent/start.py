@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from zerokit.hardware.cluster import Cluster
 from zerokit.lint import check_config
 from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.native.build import built_library
+from zerokit.rehearsal.parent.advice import AdviceInterrupted, precision
 from zerokit.rehearsal.parent.advice import advise as rehearse_changes
 from zerokit.rehearsal.parent.processes import (
     ExplainedError,
@@ -39,6 +40,8 @@ from zerokit.units import quantity
 
 _KNOWN_BY_NOW = ("script-optimizer", "script-optimizer-offload")
 """Rules about the optimizer that the script makes: the run has shown that DeepSpeed accepts it."""
+_CHEAP_SECONDS = 60.0
+"""Of a rehearsal, up to which bf16 is tried without being asked for."""
 Reports = dict[int, RehearsalReport]
 """By rank."""
 
@@ -63,6 +66,7 @@ def rehearse_and_report(
     advise: bool | None,
     timeout: float | None,
     output: Output,
+    show: Callable[[RehearsalReport], None] = lambda _: None,
 ) -> RehearsalReport:
     """Return the report of a job.
 
@@ -73,6 +77,7 @@ def rehearse_and_report(
         advise: whether to rehearse changes that would help; None: only if the run does not fit.
         timeout: seconds for the ranks of the run, and for those of each change.
         output: of the script.
+        show: is given the report before changes are rehearsed.
 
     Raises:
         ExplainedError, ZerokitError: as :func:`run_workers`; or the script trained nothing.
@@ -97,13 +102,23 @@ def rehearse_and_report(
     update = {"ds_config_findings": config_findings(report.run.ds_config, cluster)}
     report = report.model_copy(update={**update, "warnings": [*report.warnings, *untimed]})
     report = _with_other_networks(report, recordings, rehearsed.roles, job)
-    if advise or (advise is None and report.fit.verdict == "does not fit"):
+    in_full = advise or (advise is None and report.fit.verdict == "does not fit")
+    cheap = list(precision(fullest)) if advise is None and report.elapsed_seconds < _CHEAP_SECONDS else []
+    show(report)
+    if in_full or cheap:
         # A step of ranks that wait for each other is not comparable to a step of one rank alone.
         alone = not report.ranks and not report.roles and report.time is None
         rehearse_change = partial(_rehearse_change, job, cluster, timeout, alone)
         folder = Path(job.recording_file).parent
-        advice, failed = rehearse_changes(fullest, job, folder, rehearse_change)
-        report = report.model_copy(update={"advice": advice, "not_rehearsed": failed})
+        interrupted = False
+        try:
+            advice, failed = rehearse_changes(
+                fullest, job, folder, rehearse_change, None if in_full else cheap
+            )
+        except AdviceInterrupted as stopped:
+            advice, failed, interrupted = stopped.advice, stopped.failed, True
+        update = {"advice": advice, "not_rehearsed": failed, "interrupted": interrupted}
+        report = report.model_copy(update=update)
     return report
 
 

@@ -103,8 +103,6 @@ def _difference(group: str, first: _Rank, other: _Rank) -> str | None:
 
 
 def _skipped(first: _Rank, other: _Rank, *, is_stuck: bool = True) -> str:
-    if not first.modules or not other.modules:
-        return ""
     pair = (first.number, first.modules), (other.number, other.modules)
     return skipped_module(*pair, is_stuck=is_stuck)
 

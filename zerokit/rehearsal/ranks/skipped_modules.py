@@ -13,11 +13,13 @@ def skipped_module(first: tuple[int, bytes], other: tuple[int, bytes], *, is_stu
     """Words and a hint about the first module in which two ranks differ; empty if they ran the same.
 
     Args:
-        first: the number of a rank and its entry.
+        first: the number of a rank and its entry, which is empty without an engine.
         other: those of another rank.
         is_stuck: whether the ranks wait for each other. If not, they may only differ in modules that ZeRO-3
             gathers: it takes the parameters of one for those of the other.
     """
+    if not first[1] or not other[1]:
+        return ""
     ranks = [_Rank(rank, *json.loads(entry)) for rank, entry in (first, other)]
     one, two = ranks
     gathers = any(run % 2 for rank in ranks for passes in rank.passes for run in passes)

@@ -10,6 +10,7 @@ from zerokit.rehearsal.recording import RankFacts
 from zerokit.rehearsal.report.report import TimeReport
 from zerokit.units import format_seconds
 
+IN_FP32 = "trains in fp32"
 _MOSTLY = 0.5
 """Share of the floating-point operations in fp32 from which on a run trains in fp32."""
 _HAS_BF16 = (8, 0)
@@ -28,13 +29,13 @@ def trains_in_fp32(facts: RankFacts, job: RehearsalJob) -> bool:
 def precision_line(facts: RankFacts) -> str:
     """The words for a run in fp32."""
     if facts.chooses_fp32:
-        return "trains in fp32, as the script or ds_config chooses; bf16 is faster, with half the activations"
+        return f"{IN_FP32}, as the script or ds_config chooses; bf16 is faster, with half the activations"
     if facts.ds_config is None:
         why, how = "neither autocast nor 16-bit weights are used", "torch.autocast or mixed_precision: bf16"
     else:
         why = 'neither bf16 nor fp16 is set, so "auto" is off'
         how = '"bf16": {"enabled": true}, with the Trainer bf16=True'
-    return f"trains in fp32: {why}. Use {how}: it is faster, with half the activations"
+    return f"{IN_FP32}: {why}. Use {how}: it is faster, with half the activations"
 
 
 def network_decides(time: TimeReport | None, costs: CardCosts | None) -> bool:

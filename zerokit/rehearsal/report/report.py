@@ -462,6 +462,8 @@ class RehearsalReport(Part):
     """Empty for data parallelism alone."""
     advice: list[Advice] = Field(default_factory=list)
     not_rehearsed: list[NotRehearsed] = Field(default_factory=list)
+    interrupted: bool = False
+    """Whether Ctrl-C ended the rehearsal of changes: there may be better ones."""
     ranks_rehearsed: list[int] = Field(default_factory=list)
     stuck: list[str] = Field(default_factory=list)
     """Where ranks did not make the same calls on their group, so that the cluster would hang."""

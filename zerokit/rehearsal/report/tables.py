@@ -39,6 +39,11 @@ def print_report(report: RehearsalReport, *, details: bool = False) -> None:
     show(detailed_parts(report) if details else _summary(report))
 
 
+def print_advice(report: RehearsalReport) -> None:
+    """Print the changes that would help; nothing if none was tried."""
+    show(_advice(report))
+
+
 def _summary(report: RehearsalReport) -> Iterator[Part]:
     yield from _head(report)
     rows = [*_memory_rows(report), *_time_rows(report.time), *_changes_rows(report)]
@@ -381,6 +386,8 @@ def _advice(report: RehearsalReport) -> Iterator[Part]:
             rows.append((one.change, *held, one.verdict, *(faster(one) for _ in times), one.how))
         columns = ["Change", "Saves", "Peak", "Host, one node", "", *times, "How"]
         yield table("What would help, each rehearsed", columns, rows)
+    if report.interrupted:
+        yield "Interrupted: other changes were not rehearsed"
     for failed in report.not_rehearsed:
         yield f"Could not be rehearsed: {failed.change}: {failed.why}"
 

@@ -78,6 +78,8 @@ class Overriding(Watcher):
         # Losses that are made up must not mix with those of a real run.
         arguments.output_dir = str(self._output_dir)
         self.sizes_arguments = True
+        if self._changes.get("bf16.enabled"):
+            arguments.bf16 = True
         factor = self._overrides.get("micro_batch_factor", 1)
         size, accumulated = arguments.per_device_train_batch_size, arguments.gradient_accumulation_steps
         arguments.per_device_train_batch_size = max(int(size * factor), 1)
