@@ -7,6 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.rehearsal.commands import SCRIPTS, Rehearsed, rehearse
+from tests.rehearsal.recordings import job, training
+from zerokit.rehearsal.report.analysis import analyse
+from zerokit.rehearsal.report.judgements import fragmentation_line
+from zerokit.rehearsal.report.report import AllocatorMemory
+from zerokit.units import GIB
 
 pytestmark = pytest.mark.rehearsal
 
@@ -136,3 +141,42 @@ def test_the_phases_of_a_script_without_an_engine(wrapper: str, tmp_path: Path) 
     of_forward = [one["collective"] for one in report["communication"] if one["phase"] == "forward"]
     assert ("all_gather" in of_forward) == wrapper.startswith("fsdp")
     assert not any(one["phase"] == "between" for one in report["communication"])
+
+
+@pytest.mark.parametrize(
+    ("memory", "unused", "segments", "expected"),
+    [
+        (17, 4, "ordinary", True),  # from tight to fits
+        (80, 4, "ordinary", False),
+        (80, 0.5, "ordinary", None),
+        (17, 4, "expandable", None),
+        (12, 0, "ordinary", None),  # tight, but nothing is fragmented
+    ],
+)
+def test_expandable_segments_are_named_where_they_help(
+    memory: int, unused: float, segments: str, expected: bool | None
+) -> None:
+    report = analyse(training(), job())
+    peak = 15 * GIB
+
+    def reserved(more: float) -> AllocatorMemory:
+        figures = dict.fromkeys(AllocatorMemory.model_fields, 0)
+        return AllocatorMemory(
+            **{
+                **figures,
+                "reserved_peak_bytes": peak + int(more * GIB),
+                "fragmentation_bytes": int(more * GIB),
+            }
+        )
+
+    allocator = {"ordinary": reserved(unused), "expandable": reserved(0)}
+    device = report.device.model_copy(
+        update={"peak_bytes": peak, "allocator": allocator, "segments": segments}
+    )
+    high = peak + int((unused + 1) * GIB)
+    fit = report.fit.model_copy(
+        update={"low_bytes": peak, "high_bytes": high, "gpu_memory_bytes": memory * GIB}
+    )
+    found = fragmentation_line(device, fit)
+    assert (found and found[1]) == expected
+    assert found is None or "expandable_segments:True: the GPU then needs 15.00 to 16.00 GiB" in found[0]

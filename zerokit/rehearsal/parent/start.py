@@ -32,7 +32,7 @@ from zerokit.rehearsal.recording import Recording
 from zerokit.rehearsal.report.analysis import analyse
 from zerokit.rehearsal.report.combination import combine, on_nodes
 from zerokit.rehearsal.report.drawings import Drawings
-from zerokit.rehearsal.report.judgements import network_decides, network_line
+from zerokit.rehearsal.report.judgements import fragmentation_line, network_decides, network_line
 from zerokit.rehearsal.report.report import ConfigFinding, FileChanges, RehearsalReport
 from zerokit.rehearsal.timing.play_together import play_together, step_seconds_by_network
 from zerokit.resolving.run import Run
@@ -101,6 +101,10 @@ def rehearse_and_report(
     report, fullest = _of_all_ranks(reports, rehearsed, cluster, job.script)
     update = {"ds_config_findings": config_findings(report.run.ds_config, cluster)}
     report = report.model_copy(update={**update, "warnings": [*report.warnings, *untimed]})
+    if (fragmented := fragmentation_line(fullest.device, report.fit)) is not None:
+        line, decides = fragmented
+        mistakes = [*report.mistakes, *([line] if decides else ())]
+        report = report.model_copy(update={"warnings": [line, *report.warnings], "mistakes": mistakes})
     report = _with_other_networks(report, recordings, rehearsed.roles, job)
     in_full = advise or (advise is None and report.fit.verdict == "does not fit")
     cheap = list(precision(fullest)) if advise is None and report.elapsed_seconds < _CHEAP_SECONDS else []

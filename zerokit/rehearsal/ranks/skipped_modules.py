@@ -32,11 +32,12 @@ def skipped_module(first: tuple[int, bytes], other: tuple[int, bytes], *, is_stu
         if place is not None:
             return _difference(ranks, [run[place:] for run in runs])
         # One of them did no more in this pass: it waits, or it has begun another pass.
-        shorter, longer = (0, 1) if len(runs[0]) < len(runs[1]) else (1, 0)
-        done = runs[shorter]
-        if len(ranks[shorter].passes) > number + 1 and done and not done[-1] % 2:
+        is_first = len(runs[0]) < len(runs[1])
+        behind, ahead = (one, two) if is_first else (two, one)
+        done = behind.passes[number]
+        if len(behind.passes) > number + 1 and done and not done[-1] % 2:
             return _difference(ranks, [run[len(done) :] for run in runs])
-        return _more_passes(ranks[shorter], ranks[longer], number + 1)
+        return _more_passes(behind, ahead, number + 1)
     longer, shorter = sorted(ranks, key=lambda rank: -len(rank.passes))
     return _more_passes(longer, shorter, len(shorter.passes)) if is_stuck else ""
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from zerokit.hardware.costs.card_costs import CardCosts
 from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.recording import RankFacts
-from zerokit.rehearsal.report.report import TimeReport
-from zerokit.units import format_seconds
+from zerokit.rehearsal.report.report import DeviceMemory, Fit, TimeReport
+from zerokit.reporting.verdicts import judge
+from zerokit.units import GIB, format_bytes, format_seconds, format_span
 
 IN_FP32 = "trains in fp32"
 _MOSTLY = 0.5
@@ -17,6 +18,8 @@ _HAS_BF16 = (8, 0)
 """Compute capability of the first cards with bf16 matmuls."""
 _LARGE_PART = 0.2
 """Share of a step in communication from which on the network's speed decides."""
+_FRAGMENTED = 0.05
+"""Share of the peak that expandable segments have to save, if they do not change the verdict."""
 _DIFFERS = 0.1
 """Share of a step by which another network has to change it."""
 
@@ -36,6 +39,27 @@ def precision_line(facts: RankFacts) -> str:
         why = 'neither bf16 nor fp16 is set, so "auto" is off'
         how = '"bf16": {"enabled": true}, with the Trainer bf16=True'
     return f"{IN_FP32}: {why}. Use {how}: it is faster, with half the activations"
+
+
+def fragmentation_line(device: DeviceMemory, fit: Fit) -> tuple[str, bool] | None:
+    """What expandable segments save, and whether they make the verdict better; None if they save little."""
+    if device.segments == "expandable" or device.allocator.keys() != {"ordinary", "expandable"}:
+        return None
+    ordinary, expandable = device.allocator["ordinary"], device.allocator["expandable"]
+    saved = ordinary.reserved_peak_bytes - expandable.reserved_peak_bytes
+    high = fit.high_bytes - saved
+    is_better = judge(fit.low_bytes, high, fit.gpu_memory_bytes) != judge(
+        fit.low_bytes, fit.high_bytes, fit.gpu_memory_bytes
+    )
+    if saved <= 0 or not (is_better or saved > max(_FRAGMENTED * device.peak_bytes, GIB)):
+        return None
+    unused = format_bytes(ordinary.fragmentation_bytes)
+    line = (
+        f"torch's allocator reserves {unused} that the run does not use at its peak. Set "
+        f"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: the GPU then needs "
+        f"{format_span(fit.low_bytes, high)}"
+    )
+    return line, is_better
 
 
 def network_decides(time: TimeReport | None, costs: CardCosts | None) -> bool:
