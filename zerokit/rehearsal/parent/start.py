@@ -40,7 +40,7 @@ from zerokit.units import quantity
 
 _KNOWN_BY_NOW = ("script-optimizer", "script-optimizer-offload")
 """Rules about the optimizer that the script makes: the run has shown that DeepSpeed accepts it."""
-_CHEAP_SECONDS = 60.0
+_CHEAP_SECONDS = 180.0
 """Of a rehearsal, up to which bf16 is tried without being asked for."""
 Reports = dict[int, RehearsalReport]
 """By rank."""

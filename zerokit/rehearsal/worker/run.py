@@ -23,6 +23,7 @@ from zerokit.rehearsal.process_setup import virtual_cluster
 from zerokit.rehearsal.ranks.call_order import FAILED, SCRIPT_ENDED, STEPS_DONE
 from zerokit.rehearsal.watching.steps import RehearsalComplete
 from zerokit.rehearsal.worker import launchers, stacks
+from zerokit.rehearsal.worker.doing import Doing
 from zerokit.rehearsal.worker.failures import hint_for, limit_of
 from zerokit.rehearsal.worker.virtual_rank import VirtualRank
 
@@ -57,6 +58,7 @@ def rehearse(job: RehearsalJob) -> WorkerExit:
             clocks=job.clocks,
             has=job.has,
         ) as rank:
+            rank.events.add(Doing(job.recording_file, job.steps))
             try:
                 return run_in(rank, job)
             finally:
