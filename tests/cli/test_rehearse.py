@@ -1,5 +1,6 @@
 import importlib.util
 import json
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -220,6 +221,28 @@ def test_what_does_not_fit_gets_advice(zerokit: Run, tmp_path: Path, script: Pat
     assert [(one["change"], one["peak_bytes"]) for one in json.loads(out)["advice"]] == [
         ("gradient checkpointing", 2**20)
     ]
+
+
+def test_the_answer_comes_first_and_ctrl_c_keeps_the_advice_up_to_then(
+    zerokit: Run, tmp_path: Path, script: Path
+) -> None:
+    smaller = fake_worker.saved(tmp_path, _held(2**20))
+    fake_worker.script(
+        tmp_path,
+        "import os, signal",
+        RECORDING,
+        f"if 'gradient_checkpointing' in job['overrides']: {smaller}\n"
+        f"if job['num_gpus'] > 16: os.kill({os.getpid()}, signal.SIGINT); signal.pause()",
+    )
+    code, out, err = zerokit("rehearse", "--num-gpus", 16, *SMALL_GPU, script)
+    assert code == 130, err
+    answer, table, known, end = (
+        out.index(words)
+        for words in ("Does not fit", "GPU, needed", "gradient checkpointing", "Interrupted: other changes")
+    )
+    assert answer < table < known < end
+    assert "What would help" not in out[:table]
+    assert "gradient checkpointing: " in err
 
 
 def test_a_change_is_rehearsed_on_all_ranks_that_differ_and_named_if_it_fails(

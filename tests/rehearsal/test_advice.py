@@ -5,6 +5,7 @@ import io
 import os
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -19,13 +20,13 @@ from zerokit.errors import ZerokitError
 from zerokit.hardware.cluster import Cluster
 from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.parent.advice import _OPTIMIZER_REFUSED as REFUSAL
-from zerokit.rehearsal.parent.advice import Candidate, advise, candidates
+from zerokit.rehearsal.parent.advice import AdviceInterrupted, Candidate, advise, candidates
 from zerokit.rehearsal.parent.processes import Output, run_workers
 from zerokit.rehearsal.report.analysis import analyse
 from zerokit.rehearsal.report.combination import on_nodes
 from zerokit.rehearsal.report.report import BatchSize, RehearsalReport, TimeBreakdown, TimeReport
 from zerokit.rehearsal.watching.overrides import merged
-from zerokit.units import GIB
+from zerokit.units import GIB, format_bytes
 
 REPORT = analyse(training(), job())
 
@@ -276,11 +277,75 @@ def test_what_is_tried_is_said_line_by_line(tmp_path: Path, capsys: pytest.Captu
     console.stderr.cache_clear()
     advise(REPORT, job(), tmp_path, _rehearse({}))
     changes = _changes(REPORT)
-    verdict, *tried = capsys.readouterr().err.splitlines()
+    verdict, *lines = capsys.readouterr().err.splitlines()
     assert verdict.startswith(f"{REPORT.fit.verdict}: a GPU needs ")
-    assert sorted(tried) == [
+    peak = format_bytes(REPORT.device.peak_bytes)
+    results = [line for line in lines if not line.startswith("Trying")]
+    assert sorted(results) == sorted(f"{change}: fits, peak {peak}" for change in changes)
+    assert sorted(set(lines) - set(results)) == [
         f"Trying change {number} of {len(changes)}: {change}" for number, change in enumerate(changes, 1)
     ]
+
+
+def _too_large(made: Callable[[RehearsalJob], int]) -> tuple[RehearsalReport, Any]:
+    """A report of a run that does not fit, and a rehearsal with the peaks that `made` gives in MiB."""
+    memory = 500 * MIB
+
+    def of_peak(peak: int) -> RehearsalReport:
+        verdict = "fits" if peak <= memory else "does not fit"
+        fit = REPORT.fit.model_copy(
+            update={"verdict": verdict, "low_bytes": peak, "high_bytes": peak, "gpu_memory_bytes": memory}
+        )
+        return _with_peak(peak, fit=fit, run=REPORT.run.model_copy(update={"ds_config": _stage(3)}))
+
+    return of_peak(1000 * MIB), lambda changed, _stop: of_peak(MIB * made(changed))
+
+
+def _saved_by(changed: RehearsalJob) -> int:
+    """MiB: 1000 without changes; each saves some, and offload as much as two others."""
+    config = changed.overrides.get("ds_config", {})
+    saved = 300 * bool(changed.overrides.get("gradient_checkpointing"))
+    saved += 300 * (changed.overrides.get("micro_batch_factor") == 0.5)
+    return 1000 - saved - 300 * any("offload_optimizer" in key for key in config)
+
+
+def test_where_no_change_is_enough_the_cheapest_combination_comes_first(tmp_path: Path) -> None:
+    report, rehearse = _too_large(_saved_by)
+    first, *others = advise(report, job(), tmp_path, rehearse)[0]
+    assert (first.change, first.verdict) == ("optimizer on the host and gradient checkpointing", "fits")
+    assert "offload_optimizer" in first.how
+    assert "gradient_checkpointing_enable()" in first.how
+    assert {one.verdict for one in others} == {"does not fit"}
+
+
+def test_combinations_are_tried_only_where_they_may_be_enough(tmp_path: Path) -> None:
+    tried = []
+
+    def peak(changed: RehearsalJob) -> int:
+        tried.append(changed)
+        return 1000 - (1000 - _saved_by(changed)) // 10
+
+    report, rehearse = _too_large(peak)
+    changes = len(_changes(report))
+    assert all(one.verdict == "does not fit" for one in advise(report, job(), tmp_path, rehearse)[0])
+    assert len(tried) == changes
+    tried.clear()
+    report, rehearse = _too_large(lambda changed: 1000 - 2 * (1000 - _saved_by(changed)))
+    (tmp_path / "second").mkdir()
+    best = advise(report, job(), tmp_path / "second", rehearse)[0]
+    assert not any(" and " in one.change for one in best), "one change is enough"
+
+
+def test_interrupted_advice_keeps_what_is_known(tmp_path: Path) -> None:
+    def made(changed: RehearsalJob) -> int:
+        if _saved_by(changed) < 500:  # two changes together, after all by themselves
+            raise KeyboardInterrupt
+        return _saved_by(changed)
+
+    report, rehearse = _too_large(made)
+    with pytest.raises(AdviceInterrupted) as stopped:
+        advise(report, job(), tmp_path, rehearse)
+    assert "gradient checkpointing" in {one.change for one in stopped.value.advice}
 
 
 def test_what_is_tried_is_whole_in_the_bar_of_a_narrow_terminal(

@@ -41,7 +41,7 @@ def test_streams_and_events_take_the_time_of_an_independent_simulation() -> None
 def test_a_collective_takes_its_host_longer_than_a_kernel() -> None:
     rank = mock.MagicMock(_gpus_per_node=8)
     rank.costs.collective_launch.return_value = 89e-6
-    rank.costs.collective.return_value = 1e-3
+    rank._collective_cost.return_value = [1_000_000]
     RankTime.collective(rank, "all_gather", 8, (0, 1), 5, ("group", "both"))
     assert rank.clock.advance.call_args_list == [mock.call(89_000)]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +22,7 @@ from zerokit.rehearsal.options import DRAWINGS, RehearsalOptions, described
 if TYPE_CHECKING:
     from zerokit.rehearsal.report.report import RehearsalReport
 
+_INTERRUPTED = 130
 _OPTIONS = described(RehearsalOptions)
 _Details = Annotated[
     bool, typer.Option("--details", help="Print all tables: phases, lines of code, communication, files ...")
@@ -59,9 +62,10 @@ def rehearse(
     for file in (output, *(given[name] for name in DRAWINGS)):
         if file is not None:
             check_writable(file, force=force, follow_links=True)
+    show = functools.partial(_show, as_json=as_json, details=details)
     try:
         report = rehearse_script(
-            **values_of(_OPTIONS, given), script_prints_on="stderr" if as_json else "stdout"
+            **values_of(_OPTIONS, given), script_prints_on="stderr" if as_json else "stdout", show=show
         )
     except ExplainedError:
         raise typer.Exit(ZerokitError.exit_code) from None
@@ -72,7 +76,7 @@ def rehearse(
             raise
         hint = f"{error.hint}. {late[0]} went to the script: if meant for rehearse, put it before {script}"
         raise ZerokitError(error.message, where=error.where, hint=hint) from None
-    _print(report, as_json=as_json, output=output, details=details)
+    _print(report, as_json=as_json, output=output)
 
 
 def _with_parameters() -> None:
@@ -86,8 +90,18 @@ def _with_parameters() -> None:
 _with_parameters()
 
 
-def _print(report: RehearsalReport, *, as_json: bool, output: Path | None, details: bool) -> None:
+def _show(report: RehearsalReport, *, as_json: bool, details: bool) -> None:
+    """Print the answer, before changes are rehearsed."""
     from zerokit.rehearsal.report.tables import print_report
+
+    if not as_json:
+        print_report(report, details=details)
+        sys.stdout.flush()
+
+
+def _print(report: RehearsalReport, *, as_json: bool, output: Path | None) -> None:
+    """Print what changes would help below the answer, or all as JSON."""
+    from zerokit.rehearsal.report.tables import print_advice
     from zerokit.reporting.verdicts import exit_code
 
     data = report.model_dump()
@@ -96,7 +110,9 @@ def _print(report: RehearsalReport, *, as_json: bool, output: Path | None, detai
     if as_json:
         print_json(data)
     else:
-        print_report(report, details=details)
+        print_advice(report)
+    if report.interrupted:
+        raise typer.Exit(_INTERRUPTED)
     raise typer.Exit(ZerokitError.exit_code if report.stuck else exit_code([report.fit.verdict]))
 
 

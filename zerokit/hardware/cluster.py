@@ -25,6 +25,8 @@ class Cluster:
     gpu: Gpu | None = None
     host_bytes: int | None = None
     """Memory of one node."""
+    network_gbit_s: float | None = None
+    """Between nodes, of one node; None: that of rented nodes with such cards, or a default."""
 
     def __post_init__(self) -> None:
         for option, number in (("--num-gpus", self.num_gpus), ("--gpus-per-node", self.gpus_per_node)):

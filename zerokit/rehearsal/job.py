@@ -101,7 +101,7 @@ class RehearsalJob(RunOptions):
     @property
     def cluster(self) -> Cluster:
         """The cluster that is rehearsed."""
-        return Cluster(self.num_gpus, self.gpus_per_node, self.timed_on)
+        return Cluster(self.num_gpus, self.gpus_per_node, self.timed_on, network_gbit_s=self.network_gbit_s)
 
     @property
     def costs(self) -> CardCosts | None:

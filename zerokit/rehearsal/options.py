@@ -6,7 +6,7 @@ mapping. `zerokit.cli.options` makes Typer options of these declarations.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
@@ -45,6 +45,15 @@ class RunOptions:
     _: KW_ONLY
     num_gpus: Annotated[int, Option("GPUs of the run.", minimum=1)]
     gpus_per_node: Annotated[int, Option("GPUs of one node.", minimum=1)] = GPUS_PER_NODE
+    network_gbit_s: Annotated[
+        float | None,
+        Option(
+            "With --time: the network between nodes, in Gbit/s of one node.",
+            flag="--network",
+            metavar="GBIT",
+            default="that of nodes rented with such cards",
+        ),
+    ] = None
     module: Annotated[bool, Option("SCRIPT is the name of a module.", flag="-m")] = False
     launcher: Annotated[
         Launcher, Option("Give the script the arguments and variables that this launcher gives.")
@@ -177,6 +186,8 @@ class RehearsalOptions(RunOptions):
     ] = None
     script_prints_on: Literal["stdout", "stderr"] = "stdout"
     """Where the output of the script goes; not on the command line."""
+    show: Callable[[Any], None] = lambda _: None
+    """Is given the report before changes are rehearsed; not on the command line."""
 
 
 def described(options: type) -> dict[str, tuple[Any, Option]]:

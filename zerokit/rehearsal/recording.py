@@ -143,6 +143,8 @@ class RankTimes(Part):
     """The events of the clock at each step's end; the last of them to happen ends the step."""
     meetings: list[tuple[str, ...]] = Field(default_factory=list)
     """The collectives that other ranks take part in, in this rank's order."""
+    meetings_by_network: dict[int, list[int]] = Field(default_factory=dict)
+    """Nanoseconds of each of them, by Gbit/s of a network between nodes that is not known."""
     model_flops: list[float]
     """Floating-point operations that each step needs, without recomputed ones."""
     tokens_per_step: list[int | None] = Field(default_factory=list)
@@ -177,6 +179,12 @@ class RankFacts(Part):
     """Whether PYTORCH_CUDA_ALLOC_CONF asks for them."""
     suppressed: list[str] = Field(default_factory=list)
     """Checkpoints, trackers and uploads that were not written."""
+    mistakes: list[str] = Field(default_factory=list)
+    """Mistakes of the script, by which it trains otherwise than it seems to."""
+    fp32_share: float = 0.0
+    """Of the floating-point operations."""
+    chooses_fp32: bool = False
+    """Whether the ds_config, as written, turns 16 bits off, or the script turns TF32 on."""
     gaps: list[str] = Field(default_factory=list)
     """Operations without a stand-in, including those that the script went on without."""
     nvme: NvmeBytes | None = None

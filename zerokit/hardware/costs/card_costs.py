@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
 from zerokit.errors import ZerokitError
 from zerokit.hardware.costs.collectives import COLLECTIVES, Collective, Fabric, fabric
+from zerokit.hardware.costs.figures import figures
 from zerokit.hardware.costs.kernels import KernelCosts
 from zerokit.hardware.costs.known import FP32_ALONE, Class, measured_on
 from zerokit.hardware.costs.names import element_bytes, is_view
+from zerokit.hardware.gpus import gpus
 from zerokit.units import GIB
 
 Copy = Literal["h2d", "d2h", "d2d", "nvme_read", "nvme_write"]
@@ -198,6 +200,23 @@ class CardCosts(KernelCosts):
                 f"the link of {self.gpu.name} to its host is not known: {self._host_link_gb_s:g} GB/s"
             )
         return (*lines, *self._fabric.assumed)
+
+    @property
+    def network_gbit_s(self) -> float:
+        """Between nodes, of one node."""
+        return self._fabric.network_gbit_s
+
+    @property
+    def is_network_assumed(self) -> bool:
+        """Whether no option and no file gives the network's speed."""
+        default = figures()["fabric"]["network_gbit_s"]["value"]
+        is_rented = self.gpu in gpus() and self.gpu.node is not None and bool(self.gpu.node.network_gbit_s)
+        is_default = self._fabric.network_gbit_s == default
+        return self.cluster.network_gbit_s is None and (is_rented or is_default)
+
+    def with_network(self, gbit_s: float) -> CardCosts:
+        """The costs with another network between nodes."""
+        return replace(self, cluster=replace(self.cluster, network_gbit_s=gbit_s))
 
     @cached_property
     def _fabric(self) -> Fabric:

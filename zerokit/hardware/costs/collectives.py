@@ -42,6 +42,8 @@ class Fabric:
     generation: str
     gpus_per_node: int
     figures: Mapping[str, Any]
+    network_gbit_s: float
+    """Of one node, as its vendor states it."""
     assumed: tuple[str, ...] = ()
     """Unknown facts, one line each."""
 
@@ -170,7 +172,9 @@ def fabric(cluster: Cluster, known_figures: Mapping[str, Any]) -> Fabric:
     pair = known.get("pair")
     if pair is None:
         pair = ring if link is None or switched else max(ring, link.gb_s * data["link_share"]["value"])
-    gbit = None if gpu.node is None else gpu.node.network_gbit_s
+    gbit = cluster.network_gbit_s
+    if gbit is None and gpu.node is not None:
+        gbit = gpu.node.network_gbit_s
     if gbit is None:
         gbit = data["network_gbit_s"]["value"]
         if cluster.num_gpus is None or cluster.num_gpus > cluster.gpus_per_node:
@@ -185,5 +189,6 @@ def fabric(cluster: Cluster, known_figures: Mapping[str, Any]) -> Fabric:
         generation=generation(gpu),
         gpus_per_node=cluster.gpus_per_node,
         figures=known_figures,
+        network_gbit_s=gbit,
         assumed=tuple(assumed),
     )

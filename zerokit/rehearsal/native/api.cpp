@@ -169,5 +169,6 @@ int zk_use_device(int index) {
 }
 int64_t zk_random_elements_skipped() { return random_elements_skipped(); }
 double zk_flops() { return flops_so_far(); }
+double zk_fp32_flops() { return fp32_flops_so_far(); }
 void zk_count_flops(double flops) { count_flops(flops); }
 }

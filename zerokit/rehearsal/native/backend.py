@@ -58,7 +58,7 @@ _SIGNATURES: Signatures = {
     "synchronize empty_cache end_pool reset_peak": (None, []),
     "stat": (_LONG, [_INTEGER, _INTEGER]),
     "event_count block_count random_elements_skipped": (_LONG, []),
-    "flops": (ctypes.c_double, []),
+    "flops fp32_flops": (ctypes.c_double, []),
     "count_flops": (None, [ctypes.c_double]),
     "new_generator": (_POINTER, []),
 }
@@ -394,6 +394,11 @@ class Backend:
     def flops(self) -> float:
         """Floating-point operations of matrix products and attention since the start."""
         return float(self._library.zk_flops())
+
+    @property
+    def fp32_flops(self) -> float:
+        """Those of matrix products and convolutions in fp32."""
+        return float(self._library.zk_fp32_flops())
 
     def count_flops(self, flops: float) -> None:
         """Count operations that are done again without being called."""

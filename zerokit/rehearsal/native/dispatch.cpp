@@ -308,7 +308,7 @@ void run_on_device(const c10::OperatorHandle& op, Stack* stack) {
   check_devices(facts, op, host_tensor_too);
   if (is_matrix_product(facts.name_index, schema.name())) {
     if (!starts_with(schema.name(), "aten::convolution")) use_cublas();
-    count_flops(product_flops(schema.name(), arguments));
+    count_flops(product_flops(schema.name(), arguments), arguments[0].toTensor().scalar_type() == at::kFloat);
   }
   if (run_state().compute_everything && compute_in_float(op, arguments)) {
     stack->push_back(arguments.back());

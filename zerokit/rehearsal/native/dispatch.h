@@ -94,8 +94,9 @@ int device_multiprocessors();
 void set_device_multiprocessors(int count);
 
 // ---- FLOPs since the start
-void count_flops(double flops);
+void count_flops(double flops, bool in_fp32 = false);
 double flops_so_far();
+double fp32_flops_so_far();  // of matrix products and convolutions
 bool is_matrix_product(int32_t name_index, const std::string& name);
 double product_flops(const std::string& name, const std::vector<c10::IValue>& arguments);
 // Called before a matrix product: cuBLAS allocates a workspace for every thread and stream that uses it.

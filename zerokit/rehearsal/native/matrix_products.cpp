@@ -14,7 +14,7 @@ namespace {
 using at::Tensor;
 using c10::IValue;
 
-std::atomic<double> flops_counted{0};
+std::atomic<double> flops_counted{0}, fp32_flops_counted{0};
 
 // ---- FLOPs: two for each multiply-add, as torch.utils.flop_counter counts them
 
@@ -88,12 +88,16 @@ bool is_matrix_product(int32_t name_index, const std::string& name) {
   return entry->second;
 }
 
-void count_flops(double flops) {
-  double counted = flops_counted.load();
-  while (!flops_counted.compare_exchange_weak(counted, counted + flops)) {
+void count_flops(double flops, bool in_fp32) {
+  for (auto* counter : {&flops_counted, &fp32_flops_counted}) {
+    if (counter == &fp32_flops_counted && !in_fp32) continue;
+    double counted = counter->load();
+    while (!counter->compare_exchange_weak(counted, counted + flops)) {
+    }
   }
 }
 double flops_so_far() { return flops_counted.load(); }
+double fp32_flops_so_far() { return fp32_flops_counted.load(); }
 
 void use_cublas() {
   // aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize: 32 MiB on compute capabilities 9, 10 and 12, else

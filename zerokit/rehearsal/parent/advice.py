@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from zerokit.console import note, progress
 from zerokit.errors import ZerokitError
 from zerokit.rehearsal.job import Overrides, RehearsalJob
+from zerokit.rehearsal.report.judgements import IN_FP32
 from zerokit.rehearsal.report.report import Advice, NotRehearsed, RehearsalReport
 from zerokit.rehearsal.watching.overrides import merged
 from zerokit.reporting.verdicts import NEGATIVE
-from zerokit.units import format_bytes, format_span
+from zerokit.units import format_bytes, format_seconds, format_span
 
 _HAS_CHECKPOINTS = 1.2
 """``recomputed`` from which on layers have checkpoints; if all have, it is 4/3 or more."""
@@ -34,6 +37,8 @@ _AT_A_TIME = 2
 _MOST = 5
 _LEAST_GAIN = 0.01
 """Share of the peak, or of the GPU time of a token."""
+_MOST_COMBINED = 4
+"""Combinations of changes that are tried."""
 _LEAST_FOR_MEMORY = 2
 """At least this many changes that save memory are listed after those that make steps faster."""
 
@@ -187,8 +192,16 @@ def faster(report: RehearsalReport) -> Iterator[Candidate]:
             yield _set("more prefetching", stage3_prefetch_bucket_size=_LARGE_PREFETCH)
 
 
+def precision(report: RehearsalReport) -> Iterator[Candidate]:
+    """Training in bf16, if DeepSpeed trains in fp32 and nothing asks for that."""
+    if report.run.ds_config is not None and any(one.startswith(IN_FP32) for one in report.mistakes):
+        how = '"bf16": {"enabled": true}, with the Trainer bf16=True'
+        yield Candidate("bf16", how, {"bf16.enabled": True})
+
+
 def candidates(report: RehearsalReport) -> Iterator[Candidate]:
     """Changes that may lower memory, and, where time is rehearsed and the run fits, time."""
+    yield from precision(report)
     yield from smaller(report)
     if report.time is not None and report.fit.verdict not in NEGATIVE:
         yield from faster(report)
@@ -199,6 +212,7 @@ def advise(
     job: RehearsalJob,
     folder: Path,
     rehearse: Callable[[RehearsalJob, threading.Event], RehearsalReport],
+    of: Iterable[Candidate] | None = None,
 ) -> tuple[list[Advice], list[NotRehearsed]]:
     """Rehearse what may help, two changes at a time, and keep what helps most.
 
@@ -210,6 +224,11 @@ def advise(
         folder: for the files of the further rehearsals.
         rehearse: gives the report of a job, or raises ZerokitError if it cannot be rehearsed. It ends once
             the event is set.
+        of: the changes to try; None: all that may help, and two or three of them together where none of them
+            makes the run fit.
+
+    Raises:
+        AdviceInterrupted: Ctrl-C.
 
     Returns:
         The most helpful changes first, and the changes that could not be rehearsed. If time is known and the
@@ -217,54 +236,138 @@ def advise(
         five, or are two if that is more. Changes that gain 1 % or less are left out unless they make the run
         fit, and so are changes that the host cannot hold.
     """
-    chosen = list(candidates(report))
-    found = []
-    failed = []
-    stop = threading.Event()
+    chosen = list(candidates(report)) if of is None else list(of)
+    trials = _Trials(report, job, folder, rehearse)
     if chosen:
         needs = format_span(report.fit.low_bytes, report.fit.high_bytes)
         has = format_bytes(report.fit.gpu_memory_bytes)
         host = "" if _host_holds(report) else ", and the host has too little"
         note(f"{report.fit.verdict}: a GPU needs {needs} of {has}{host}. Now changes are rehearsed")
-    with progress(transient=True) as bar, ThreadPoolExecutor(_AT_A_TIME) as pool:
-        task = bar.add_task("Trying changes", total=len(chosen), note="")
+    try:
+        trials.run(chosen)
+        if of is None and report.fit.verdict in NEGATIVE:
+            for combined in combinations_of(report, trials.found):
+                trials.run([combined])
+                if trials.found[-1:] and trials.found[-1].is_fitting(combined):
+                    break
+    except KeyboardInterrupt:
+        raise AdviceInterrupted(*trials.outcome()) from None
+    return trials.outcome()
 
-        def outcome(number: int, candidate: Candidate) -> _Outcome:
+
+class AdviceInterrupted(KeyboardInterrupt):
+    """Ctrl-C while changes were rehearsed; it has what is known by then, as :func:`advise` returns it."""
+
+    def __init__(self, advice: list[Advice], failed: list[NotRehearsed]) -> None:
+        super().__init__()
+        self.advice, self.failed = advice, failed
+
+
+class _Found(NamedTuple):
+    candidate: Candidate
+    advice: Advice
+
+    def is_fitting(self, candidate: Candidate) -> bool:
+        return self.candidate is candidate and self.advice.verdict not in NEGATIVE
+
+
+class _Trials:
+    """Rehearses changes, and keeps what each gave."""
+
+    def __init__(
+        self,
+        report: RehearsalReport,
+        job: RehearsalJob,
+        folder: Path,
+        rehearse: Callable[[RehearsalJob, threading.Event], RehearsalReport],
+    ) -> None:
+        self._report, self._job, self._folder, self._rehearse = report, job, folder, rehearse
+        self._begun = 0
+        self.found: list[_Found] = []
+        self._failed: list[NotRehearsed] = []
+
+    def outcome(self) -> tuple[list[Advice], list[NotRehearsed]]:
+        """As of :func:`advise`."""
+        advice = _best(self._report, [one.advice for one in self.found])
+        return advice, sorted(self._failed, key=lambda one: one.change)
+
+    def run(self, chosen: list[Candidate]) -> None:
+        """Rehearse changes, two at a time; a line on stderr has the result of each."""
+        stop = threading.Event()
+        with progress(transient=True) as bar, ThreadPoolExecutor(_AT_A_TIME) as pool:
+            task = bar.add_task("Trying changes", total=len(chosen), note="")
+
+            def tried(number: int, candidate: Candidate) -> _Outcome:
+                bar.update(task, note=candidate.change, refresh=True)
+                if bar.disable:
+                    note(f"Trying change {number} of {len(chosen)}: {candidate.change}")
+                return self._outcome(candidate, stop)
+
+            running: list[Future[_Outcome]] = []
             try:
-                return candidate, rehearse(candidate.applied_to(job, folder, number), stop)
-            except ZerokitError as error:
-                if candidate.otherwise is None or _OPTIMIZER_REFUSED not in error.message:
-                    return candidate, error
-            return outcome(number + len(chosen), candidate.otherwise)
+                for number, candidate in enumerate(chosen, 1):
+                    running.append(pool.submit(tried, number, candidate))
+                for future in as_completed(running):
+                    bar.update(task, advance=1)
+                    self._keep(*future.result())
+            except BaseException:  # Ctrl-C, and a scheduler's signal
+                stop.set()
+                pool.shutdown(cancel_futures=True)
+                raise
 
-        def tried(number: int, candidate: Candidate) -> _Outcome:
-            bar.update(task, note=candidate.change, refresh=True)
-            if bar.disable:
-                note(f"Trying change {number} of {len(chosen)}: {candidate.change}")
-            return outcome(number, candidate)
-
-        running: list[Future[_Outcome]] = []
+    def _outcome(self, candidate: Candidate, stop: threading.Event) -> _Outcome:
+        self._begun += 1
         try:
-            for number, candidate in enumerate(chosen, 1):
-                running.append(pool.submit(tried, number, candidate))
-            for future in as_completed(running):
-                bar.update(task, advance=1)
-                candidate, changed = future.result()
-                if isinstance(changed, ZerokitError):
-                    failed.append(NotRehearsed(change=candidate.change, why=changed.message))
-                elif candidate.micro_batch_factor != 1 and _has_same_batch(report, changed):
-                    why = (
-                        "the first batch is as large as before: of one example, or not of a size "
-                        "that the script gives a DataLoader"
-                    )
-                    failed.append(NotRehearsed(change=candidate.change, why=why))
-                elif _host_holds(changed):
-                    found.append(_advice(candidate, report, changed))
-        except BaseException:  # Ctrl-C, and a scheduler's signal
-            stop.set()
-            pool.shutdown(cancel_futures=True)
-            raise
-    return _best(report, found), sorted(failed, key=lambda one: one.change)
+            return candidate, self._rehearse(candidate.applied_to(self._job, self._folder, self._begun), stop)
+        except ZerokitError as error:
+            if candidate.otherwise is None or _OPTIMIZER_REFUSED not in error.message:
+                return candidate, error
+        return self._outcome(candidate.otherwise, stop)
+
+    def _keep(self, candidate: Candidate, changed: RehearsalReport | ZerokitError) -> None:
+        if isinstance(changed, ZerokitError):
+            self._failed.append(NotRehearsed(change=candidate.change, why=changed.message))
+        elif candidate.micro_batch_factor != 1 and _has_same_batch(self._report, changed):
+            why = (
+                "the first batch is as large as before: of one example, or not of a size "
+                "that the script gives a DataLoader"
+            )
+            self._failed.append(NotRehearsed(change=candidate.change, why=why))
+        elif _host_holds(changed):
+            advice = _advice(candidate, self._report, changed)
+            self.found.append(_Found(candidate, advice))
+            saved = f", saves {format_bytes(advice.saves_bytes)}" if advice.saves_bytes > 0 else ""
+            taken = "" if advice.step_seconds is None else f", a step {format_seconds(advice.step_seconds)}"
+            note(f"{advice.change}: {advice.verdict}, peak {format_bytes(advice.peak_bytes)}{saved}{taken}")
+
+
+def combinations_of(report: RehearsalReport, found: list[_Found]) -> Iterator[Candidate]:
+    """Changes that may fit together if none fits alone: two before three, and the cheapest first."""
+    if any(one.advice.verdict not in NEGATIVE for one in found):
+        return
+    order = [one.change for one in smaller(report)]
+    helpful = [one for one in found if one.advice.saves_bytes > _LEAST_GAIN * report.device.peak_bytes]
+    helpful.sort(key=lambda one: order.index(one.advice.change) if one.advice.change in order else len(order))
+    excess = report.fit.low_bytes - report.fit.gpu_memory_bytes
+    tried = 0
+    for size in (2, 3):
+        for chosen in combinations(helpful, size):
+            keys = [key for one in chosen for key in one.candidate.ds_config]
+            together = sum(one.advice.saves_bytes for one in chosen)
+            if len(set(keys)) == len(keys) and together >= excess and tried < _MOST_COMBINED:
+                tried += 1
+                yield functools.reduce(_combined, (one.candidate for one in chosen))
+
+
+def _combined(one: Candidate, other: Candidate) -> Candidate:
+    return Candidate(
+        f"{one.change} and {other.change}",
+        f"{one.how}; {other.how}",
+        {**one.ds_config, **other.ds_config},
+        other.gradient_checkpointing if one.gradient_checkpointing is None else one.gradient_checkpointing,
+        one.micro_batch_factor * other.micro_batch_factor,
+        one.num_gpus_factor * other.num_gpus_factor,
+    )
 
 
 _Outcome = tuple[Candidate, RehearsalReport | ZerokitError]
@@ -279,6 +382,7 @@ def _best(report: RehearsalReport, found: list[Advice]) -> list[Advice]:
 
     by_bytes = sorted(found, key=lambda one: (-one.saves_bytes, one.change))
     if report.fit.verdict in NEGATIVE:
+        by_bytes.sort(key=lambda one: one.verdict in NEGATIVE)
         return [one for one in by_bytes if saves(one) or one.verdict not in NEGATIVE][:_MOST]
     quicker = sorted(
         (one for one in found if (one.faster or 0) > _LEAST_GAIN and one.verdict not in NEGATIVE),

@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
+from zerokit.console import note
 from zerokit.errors import DocumentError, ZerokitError
 from zerokit.files import cache_folder, write_file
 from zerokit.rehearsal.job import RehearsalJob, WorkerExit
@@ -22,8 +23,9 @@ from zerokit.rehearsal.parent.file_overlay import FileOverlay
 from zerokit.rehearsal.recording import Recording
 from zerokit.rehearsal.report.report import FileChanges
 from zerokit.rehearsal.worker import stacks
+from zerokit.rehearsal.worker.doing import doing
 from zerokit.rehearsal.worker.guard import GuardedProcess
-from zerokit.units import quantity
+from zerokit.units import format_seconds, quantity
 
 WORKER = "zerokit.rehearsal.worker.run"
 _HINTS_OF_FAILURES = {
@@ -38,6 +40,8 @@ _POLL_SECONDS = 0.01
 """Seconds to wait for a rank before looking at the others."""
 _SAME_FAILURE_SECONDS = 10.0
 """Seconds that the first rank has to fail for the same reason as another one."""
+_NOTE_SECONDS = 10.0
+"""Between lines about what is done."""
 _LOG_CHARACTERS = 20_000
 _LINE_CHARACTERS = 300
 
@@ -179,6 +183,21 @@ class Worker:
             sys.stderr.flush()
 
 
+class _Progress:
+    """Notes what a rank does, where that takes long."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._file, self._noted = worker.job.recording_file, ""
+        self._begun = self._last = time.monotonic()
+
+    def note(self) -> None:
+        """Print a line if some time has passed since the last one, and something else is done now."""
+        now = time.monotonic()
+        if now - self._last >= _NOTE_SECONDS and (words := doing(self._file)) and words != self._noted:
+            self._last, self._noted = now, words
+            note(f"{format_seconds(now - self._begun)}: the rehearsal {words}")
+
+
 def saved_recording(job: RehearsalJob) -> Recording | None:
     """What a worker has recorded of a rank, if only until the script failed; None if it has saved nothing."""
     try:
@@ -226,8 +245,11 @@ def run_workers(
 
             for job in jobs:
                 start(job)
+            progress = _Progress(workers[0])
             recordings: dict[Worker, Recording] = {}
             while len(recordings) < len(workers):
+                if output is not Output.DROPPED:
+                    progress.note()
                 if stop is not None and stop.is_set():
                     raise ZerokitError("the rehearsal was stopped", where=jobs[0].script)
                 for job in more():

@@ -79,6 +79,13 @@ def rehearse(options: RehearsalOptions) -> RehearsalReport:
     cluster = replace(cluster, gpu=card)
     if options.rank is not None:
         cluster.check_rank(options.rank)
+    assumed = caveats(card)
+    if options.time and options.gpu is None and options.hardware is None:
+        assumed.append(f"times are those of an {DEFAULT}, as no card is given: name yours with --gpu")
+
+    def complete(report: RehearsalReport) -> RehearsalReport:
+        return report.model_copy(update={"warnings": [*report.warnings, *assumed]})
+
     with exit_on_signals(), scratch_folder() as folder:
         job = _job(options, card, figures, folder)
         _ = job.costs  # raises here, before a worker starts, if the speed of the card is not known
@@ -89,11 +96,9 @@ def rehearse(options: RehearsalOptions) -> RehearsalReport:
             advise=options.advise,
             timeout=options.timeout,
             output=Output.SHOWN_ON_STDERR if options.script_prints_on == "stderr" else Output.SHOWN,
+            show=lambda first: options.show(complete(first)),
         )
-    assumed = []
-    if options.time and options.gpu is None and options.hardware is None:
-        assumed.append(f"times are those of an {DEFAULT}, as no card is given: name yours with --gpu")
-    return report.model_copy(update={"warnings": [*report.warnings, *caveats(card), *assumed]})
+    return complete(report)
 
 
 def _job(options: RehearsalOptions, card: Gpu, figures: dict[str, Any] | None, folder: Path) -> RehearsalJob:
@@ -132,6 +137,9 @@ def _check(options: RehearsalOptions) -> None:
         raise ZerokitError(
             f"{options.timeout:g} seconds are none", where="--timeout", hint="Give more than 0"
         )
+    if options.network_gbit_s is not None and options.network_gbit_s <= 0:
+        message = f"{options.network_gbit_s:g} Gbit/s are no network"
+        raise ZerokitError(message, where="--network", hint="Write it like 25")
     for name, zero in (("steps", "runs the script to its end"), ("scan_seconds", "skips the search")):
         if (value := getattr(options, name)) is not None and value < 0:
             raise ZerokitError(f"{name} is {value}", hint=f"Give 0 or more; 0 {zero}")
@@ -144,6 +152,7 @@ def _check(options: RehearsalOptions) -> None:
         "--real-time": options.real_time,
         "--with-data-time": options.with_data_time,
         "--timeline": options.timeline,
+        "--network": options.network_gbit_s,
     }
     for option, given in only_timed.items():
         if given and not options.time:

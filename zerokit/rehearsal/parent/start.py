@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from zerokit.hardware.cluster import Cluster
 from zerokit.lint import check_config
 from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.native.build import built_library
+from zerokit.rehearsal.parent.advice import AdviceInterrupted, precision
 from zerokit.rehearsal.parent.advice import advise as rehearse_changes
 from zerokit.rehearsal.parent.processes import (
     ExplainedError,
@@ -32,14 +33,17 @@ from zerokit.rehearsal.recording import Recording
 from zerokit.rehearsal.report.analysis import analyse
 from zerokit.rehearsal.report.combination import combine, on_nodes
 from zerokit.rehearsal.report.drawings import Drawings
+from zerokit.rehearsal.report.judgements import fragmentation_line, network_decides, network_line
 from zerokit.rehearsal.report.report import ConfigFinding, FileChanges, RehearsalReport
-from zerokit.rehearsal.timing.play_together import play_together
+from zerokit.rehearsal.timing.play_together import play_together, step_seconds_by_network
 from zerokit.reporting.verdicts import NEGATIVE
 from zerokit.resolving.run import Run
 from zerokit.units import quantity
 
 _KNOWN_BY_NOW = ("script-optimizer", "script-optimizer-offload")
 """Rules about the optimizer that the script makes: the run has shown that DeepSpeed accepts it."""
+_CHEAP_SECONDS = 180.0
+"""Of a rehearsal, up to which bf16 is tried without being asked for."""
 Reports = dict[int, RehearsalReport]
 """By rank."""
 
@@ -64,6 +68,7 @@ def rehearse_and_report(
     advise: bool | None,
     timeout: float | None,
     output: Output,
+    show: Callable[[RehearsalReport], None] = lambda _: None,
 ) -> RehearsalReport:
     """Return the report of a job.
 
@@ -74,6 +79,7 @@ def rehearse_and_report(
         advise: whether to rehearse changes that would help; None: only if the run does not fit.
         timeout: seconds for the ranks of the run, and for those of each change.
         output: of the script.
+        show: is given the report before changes are rehearsed.
 
     Raises:
         ExplainedError, ZerokitError: as :func:`run_workers`; or the script trained nothing.
@@ -99,13 +105,28 @@ def rehearse_and_report(
     ranks = recordings[job.rank].facts.data_parallel_ranks
     update = {"ds_config_findings": config_findings(report.run.ds_config, cluster, ranks)}
     report = report.model_copy(update={**update, "warnings": [*report.warnings, *untimed]})
-    if advise or (advise is None and report.fit.verdict in NEGATIVE):
+    if (fragmented := fragmentation_line(fullest.device, report.fit)) is not None:
+        line, decides = fragmented
+        mistakes = [*report.mistakes, *([line] if decides else ())]
+        report = report.model_copy(update={"warnings": [line, *report.warnings], "mistakes": mistakes})
+    report = _with_other_networks(report, recordings, rehearsed.roles, job)
+    in_full = advise or (advise is None and report.fit.verdict in NEGATIVE)
+    cheap = list(precision(fullest)) if advise is None and report.elapsed_seconds < _CHEAP_SECONDS else []
+    show(report)
+    if in_full or cheap:
         # A step of ranks that wait for each other is not comparable to a step of one rank alone.
         alone = not report.ranks and not report.roles and report.time is None
         rehearse_change = partial(_rehearse_change, job, cluster, timeout, alone)
         folder = Path(job.recording_file).parent
-        advice, failed = rehearse_changes(fullest, job, folder, rehearse_change)
-        report = report.model_copy(update={"advice": advice, "not_rehearsed": failed})
+        interrupted = False
+        try:
+            advice, failed = rehearse_changes(
+                fullest, job, folder, rehearse_change, None if in_full else cheap
+            )
+        except AdviceInterrupted as stopped:
+            advice, failed, interrupted = stopped.advice, stopped.failed, True
+        update = {"advice": advice, "not_rehearsed": failed, "interrupted": interrupted}
+        report = report.model_copy(update=update)
     return report
 
 
@@ -195,6 +216,27 @@ def _reports(rehearsed: RehearsedRanks, job: RehearsalJob) -> tuple[dict[int, Re
         ]
         reports[0] = reports[0].model_copy(update={"warnings": warnings})
     return recordings, reports
+
+
+def _with_other_networks(
+    report: RehearsalReport, recordings: Mapping[int, Recording], roles: Roles | None, job: RehearsalJob
+) -> RehearsalReport:
+    """The report with the times on other networks, if the assumed one decides the time of a step."""
+    time, costs = report.time, job.costs
+    if time is None or costs is None or roles is None or not network_decides(time, costs):
+        return report
+    beside = costs.beside_collective
+    by_network = step_seconds_by_network(recordings, roles, beside, time.rank, time.step)
+    line = network_line(time, costs, by_network)
+    if line is None:
+        return report
+    return report.model_copy(
+        update={
+            "time": time.model_copy(update={"by_network": by_network}),
+            "mistakes": [*report.mistakes, line],
+            "warnings": [line, *report.warnings],
+        }
+    )
 
 
 def _of_all_ranks(

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from zerokit.rehearsal.call_sites import folder_of, is_of_script, is_own_code, short_path
 from zerokit.rehearsal.ranks.journal import Journal
 from zerokit.rehearsal.ranks.roles import Ranks
+from zerokit.rehearsal.ranks.skipped_modules import MODULES, skipped_module
 
 CALLS = "calls"
 """The entry of all collectives of a rank, in their order."""
@@ -58,12 +59,13 @@ def unequal_calls(journals: Sequence[tuple[int, Journal]]) -> list[str]:
             calls, groups, steps = json.loads(journal.payload(journal.entries[CALLS]))
             members |= {group: of for group, (of, _) in groups.items()}
             order = {group: [calls[number] for number in numbers] for group, (_, numbers) in groups.items()}
-            ranks.append(_Rank(rank, order, journal.entries["ends"].words[0], steps))
+            modules = journal.payload(journal.entries[MODULES]) if MODULES in journal.entries else b""
+            ranks.append(_Rank(rank, order, journal.entries["ends"].words[0], steps, modules))
     found: list[str] = []
     for group, of in members.items():
         first, *others = [rank for rank in ranks if rank.number in of]
         found += filter(None, (_difference(group, first, other) for other in others))
-    return found
+    return list(dict.fromkeys(found))
 
 
 class _Rank(NamedTuple):
@@ -72,6 +74,8 @@ class _Rank(NamedTuple):
     """By group."""
     ending: str
     steps: int
+    modules: bytes
+    """Its entry :data:`MODULES`; empty if it is not known."""
 
 
 def _difference(group: str, first: _Rank, other: _Rank) -> str | None:
@@ -80,17 +84,27 @@ def _difference(group: str, first: _Rank, other: _Rank) -> str | None:
     its, own = next((pair for pair in pairs if _operation(pair[0]) != _operation(pair[1])), (None, None))
     surplus = its or own
     if surplus is None:
-        return None
+        mixed = _skipped(first, other, is_stuck=False)
+        return (
+            f"ZeRO-3 would take the parameters of one module for those of another: {mixed}" if mixed else None
+        )
     if its is None or own is None:
         lacking = first if its is None else other
         # In a step ranks wait for each other, except for asynchronous calls.
         same_step = (first.ending, first.steps) == (other.ending, other.steps) and not surplus[3]
         if lacking.ending != SCRIPT_ENDED and not (lacking.ending == STEPS_DONE and same_step):
             return None
+    skipped = _skipped(first, other)
     return (
         f"the cluster would wait for ever: rank {first.number} calls {_described(its)}, where "
         f"rank {other.number}, of the same group, calls {_described(own)}"
+        + (f": {skipped}" if skipped else "")
     )
+
+
+def _skipped(first: _Rank, other: _Rank, *, is_stuck: bool = True) -> str:
+    pair = (first.number, first.modules), (other.number, other.modules)
+    return skipped_module(*pair, is_stuck=is_stuck)
 
 
 def _operation(call: _Call | None) -> str | None:

@@ -28,6 +28,7 @@ from zerokit.rehearsal.ranks.roles import (
     roles_at_start,
     wants_every_rank,
 )
+from zerokit.rehearsal.ranks.skipped_modules import MODULES, skipped_module
 
 T = TypeVar("T")
 
@@ -35,6 +36,8 @@ _PAUSES = (0.0002, 0.001, 0.005)
 """Seconds between looks, the last one for all that follow."""
 _LOOKS_BEFORE_DOUBT = 20
 """After this many looks a rank publishes that it waits, and checks whether other ranks wait for it."""
+_LOOKS_FOR_MODULES = 400
+"""Two seconds of looks for what a rank that waits for this one has run."""
 _FILE, _BARRIER, _MADE = "file", "barrier", "made"
 """Prefixes of entries: written files, barriers of all ranks, and what rank 0 makes for all."""
 
@@ -80,6 +83,8 @@ class Exchange:
         """Values of a rank that stands for another one, and differ from this rank's own."""
         self.publish_groups: Callable[[], None] = lambda: None
         """On rank 0: publish the groups that the script has made."""
+        self.modules: Callable[[], bytes] = bytes
+        """What this rank publishes as :data:`MODULES`."""
         self._own = None if folder is None else Journal(folder, rank)
         self._journals: dict[int | str, Journal] = {}
         self._calls: Counter[str] = Counter()
@@ -112,6 +117,7 @@ class Exchange:
             self._is_closed = True
             self.publish_groups()
             self.publish(CALLS, payload=self._order.to_json(steps))
+            self._publish_modules()
             self.publish("ends", ending)
 
     def record_call(self, ranks: Ranks, operation: str, *, number: int = 0, is_async: bool = False) -> None:
@@ -353,7 +359,7 @@ class Exchange:
         operation, line = entry.words
         expected = awaited.operation.replace("receive ", "send ", 1)
         if awaited.is_certain and operation != expected:
-            raise _stuck(
+            raise self._stuck(
                 [(self.rank, awaited.operation, awaited.line), (awaited.rank, operation, line)],
                 "do not call the same",
             )
@@ -400,11 +406,37 @@ class Exchange:
             return False  # a rank that waits for roles goes on without
         if all(waiting.is_certain and not waiting.is_async for waiting in chain):
             ranks = [self.rank, *(waiting.rank for waiting in chain[:-1])]
-            raise _stuck(
+            raise self._stuck(
                 [(rank, one.operation, one.line) for rank, one in zip(ranks, chain, strict=True)],
                 "wait for each other",
             )
         return not awaited.is_certain or awaited.is_async
+
+    def _stuck(self, calls: Sequence[tuple[int, str, str]], why: str) -> RunError:
+        first, *others = [f"rank {rank} in {operation} at {line}" for rank, operation, line in calls]
+        return RunError(
+            f"the cluster would wait for ever, since these ranks {why}: {first}, {', '.join(others)}",
+            where=calls[0][2],
+            hint=self._skipped_module(calls[1][0])
+            or "Let the ranks of a group make the same calls in the same order",
+        )
+
+    def _publish_modules(self) -> None:
+        if not self._calls[MODULES]:
+            self._count(MODULES)
+            self.publish(MODULES, payload=self.modules())
+
+    def _skipped_module(self, other: int) -> str:
+        """What this rank and another one, which finds the same, ran differently; empty if it is not known."""
+        self._publish_modules()
+        for _ in range(_LOOKS_FOR_MODULES):
+            journal = self._journal(other)
+            if MODULES in journal.entries:
+                return skipped_module(
+                    (self.rank, self.modules()), (other, journal.payload(journal.entries[MODULES]))
+                )
+            time.sleep(_PAUSES[-1])
+        return ""
 
     def _waiting(self, rank: int) -> Awaited | None:
         """What another rank waits for."""
@@ -437,15 +469,6 @@ def prepare_exchange_of_change(first: RehearsalJob, changed: RehearsalJob, *, al
         owners: list[int | str] = [*data_parallel(changed.num_gpus).rehearsed, ROLES]
         for owner in owners:
             Journal(folder, owner).write("ends", STEPS_DONE)
-
-
-def _stuck(calls: Sequence[tuple[int, str, str]], why: str) -> RunError:
-    first, *others = [f"rank {rank} in {operation} at {line}" for rank, operation, line in calls]
-    return RunError(
-        f"the cluster would wait for ever, since these ranks {why}: {first}, {', '.join(others)}",
-        where=calls[0][2],
-        hint="Let the ranks of a group make the same calls in the same order",
-    )
 
 
 def _pair(one: int, other: int) -> str:

@@ -21,6 +21,7 @@ from zerokit.rehearsal.recording import (
     Space,
     peak_event,
 )
+from zerokit.rehearsal.report.judgements import precision_line, trains_in_fp32
 from zerokit.rehearsal.report.report import (
     AllocatorMemory,
     Communication,
@@ -102,6 +103,8 @@ def analyse(recording: Recording, job: RehearsalJob) -> RehearsalReport:
     local_ranks = job.cluster.local_ranks
     costs = job.costs
     time = None if costs is None else time_of(recording, costs, job.rank)
+    in_fp32 = trains_in_fp32(facts, job)
+    mistakes = [*facts.mistakes, *([precision_line(facts)] if in_fp32 and not facts.chooses_fp32 else ())]
     return RehearsalReport(
         world_size=job.num_gpus,
         gpus_per_node=local_ranks,
@@ -119,8 +122,11 @@ def analyse(recording: Recording, job: RehearsalJob) -> RehearsalReport:
         flops_per_step=_of_last_step(recording, recording.flops),
         model_flops_per_step=_of_last_step(recording, facts.times.model_flops if facts.times else ()),
         ranks_rehearsed=[job.rank],
+        mistakes=mistakes,
         warnings=[
+            *mistakes,
             *recording.warnings,
+            *([precision_line(facts)] if in_fp32 and facts.chooses_fp32 else ()),
             *(costs.assumptions if costs is not None else ()),
             *(doubts(time, facts.batches, costs) if time is not None and costs is not None else ()),
             *facts.gaps,

@@ -52,6 +52,7 @@ def combine(reports: Mapping[int, RehearsalReport], roles: Roles) -> RehearsalRe
             "ranks_rehearsed": list(reports),
             "roles": [] if len(roles.names) == 1 else _roles(reports, roles),
             "time": time,
+            "mistakes": _joined(report.mistakes for report in reports.values()),
             "warnings": _joined([*(report.warnings for report in reports.values()), doubts]),
             "made_up": _joined(report.made_up for report in reports.values()),
             "suppressed": _joined(report.suppressed for report in reports.values()),

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
-from zerokit.reporting.verdicts import HostFit, Verdict
+from zerokit.reporting.verdicts import NEGATIVE, HostFit, Verdict
 from zerokit.units import format_bytes, quantity
 
 Unit = Literal["tokens", "characters", "values"]
@@ -342,6 +342,8 @@ class TimeReport(Part):
     """The most expensive kernels of that step."""
     critical_path: list[KernelTime]
     """The work that each part of the step had to wait for."""
+    by_network: dict[int, float] = Field(default_factory=dict)
+    """Seconds of the step by Gbit/s of other networks between nodes, if an assumed one decides it."""
     data: DataTime | None = None
     """None if the batches come from no DataLoader."""
     host_threads: int | None = None
@@ -461,10 +463,14 @@ class RehearsalReport(Part):
     """Empty for data parallelism alone."""
     advice: list[Advice] = Field(default_factory=list)
     not_rehearsed: list[NotRehearsed] = Field(default_factory=list)
+    interrupted: bool = False
+    """Whether Ctrl-C ended the rehearsal of changes: there may be better ones."""
     ranks_rehearsed: list[int] = Field(default_factory=list)
     stuck: list[str] = Field(default_factory=list)
     """Where ranks did not make the same calls on their group, so that the cluster would hang."""
     warnings: list[str]
+    mistakes: list[str] = Field(default_factory=list)
+    """Those of the warnings that decide whether the run is worth starting; printed below the verdict."""
     ds_config_findings: list[ConfigFinding] = Field(default_factory=list)
     made_up: list[MadeUpResult]
     suppressed: list[str]
@@ -478,7 +484,7 @@ class RehearsalReport(Part):
     @property
     def ok(self) -> bool:
         """Whether the run may fit and comes to its end."""
-        return not self.stuck and self.fit.verdict != "does not fit"
+        return not self.stuck and self.fit.verdict not in NEGATIVE
 
     def __bool__(self) -> bool:
         """As `ok`."""

@@ -39,11 +39,16 @@ def print_report(report: RehearsalReport, *, details: bool = False) -> None:
     show(detailed_parts(report) if details else _summary(report))
 
 
+def print_advice(report: RehearsalReport) -> None:
+    """Print the changes that would help; nothing if none was tried."""
+    show(_advice(report))
+
+
 def _summary(report: RehearsalReport) -> Iterator[Part]:
     yield from _head(report)
     rows = [*_memory_rows(report), *_time_rows(report.time), *_changes_rows(report)]
     yield table("Memory and time" if report.time else "Memory", (), rows[:_MOST_ROWS])
-    notes = len(report.warnings) + len(report.made_up) + len(report.suppressed)
+    notes = len(_further(report)) + len(report.made_up) + len(report.suppressed)
     counts = [quantity(notes, "note")] if notes else []
     if report.ds_config_findings:
         counts.append(quantity(len(report.ds_config_findings), "finding") + " on the ds_config")
@@ -54,8 +59,14 @@ def _summary(report: RehearsalReport) -> Iterator[Part]:
 def _head(report: RehearsalReport) -> Iterator[Part]:
     yield from map(stuck_line, report.stuck)
     yield verdict(report)
+    yield from (f"Warning: {mistake}" for mistake in report.mistakes)
     yield heading(report)
     yield ""
+
+
+def _further(report: RehearsalReport) -> list[str]:
+    """The warnings that do not stand below the verdict."""
+    return [line for line in report.warnings if line not in report.mistakes]
 
 
 def _memory_rows(report: RehearsalReport) -> Iterator[Row]:
@@ -375,14 +386,17 @@ def _advice(report: RehearsalReport) -> Iterator[Part]:
             rows.append((one.change, *held, one.verdict, *(faster(one) for _ in times), one.how))
         columns = ["Change", "Saves", "Peak", "Host, one node", "", *times, "How"]
         yield table("What would help, each rehearsed", columns, rows)
+    if report.interrupted:
+        yield "Interrupted: other changes were not rehearsed"
     for failed in report.not_rehearsed:
         yield f"Could not be rehearsed: {failed.change}: {failed.why}"
 
 
 def _notes(report: RehearsalReport) -> Iterator[str]:
-    if report.warnings or report.ds_config_findings or report.made_up or report.suppressed:
+    further = _further(report)
+    if further or report.ds_config_findings or report.made_up or report.suppressed:
         yield ""
-    for warning in report.warnings:
+    for warning in further:
         yield f"Warning: {warning}"
     for found in report.ds_config_findings:
         yield str(found)

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from zerokit.rehearsal.native.together import Played, RankActs, play
+from zerokit.rehearsal.native.together import Played, RankActs, play, with_durations
 from zerokit.rehearsal.ranks.roles import Roles
-from zerokit.rehearsal.recording import Recording
+from zerokit.rehearsal.recording import RankTimes, Recording
 from zerokit.rehearsal.timing.rank_time import Meeting
 
 _NOTICEABLY_LONGER = 1.02
@@ -22,21 +22,54 @@ def play_together(
 
     `beside_collective`: the factor by which kernels take longer while a collective runs on another stream.
     """
-    timed = {rank: one for rank, one in recordings.items() if one.facts.times is not None and len(one.acts)}
+    played = _played(recordings, roles, beside_collective)
+    return {**recordings, **{rank: _beside_others(recordings[rank], own) for rank, own in played.items()}}
+
+
+def step_seconds_by_network(
+    recordings: Mapping[int, Recording], roles: Roles, beside_collective: float, rank: int, step: int
+) -> dict[int, float]:
+    """Seconds of a step, counted from 1, by Gbit/s of each network that the recordings have costs for."""
+    times = recordings[rank].facts.times
+    if times is None:
+        return {}
+    found = {}
+    for speed in times.meetings_by_network:
+        own = _played(recordings, roles, beside_collective, network=speed).get(rank)
+        if own is not None:
+            ends = [0, *_step_ends(times, own)]
+            found[speed] = (ends[step] - ends[step - 1]) / 1e9
+    return found
+
+
+def _played(
+    recordings: Mapping[int, Recording], roles: Roles, beside_collective: float, network: int | None = None
+) -> dict[int, Played]:
+    """All ranks that were timed, together; none if they are fewer than two."""
+    timed = {
+        rank: (one.acts, one.facts.times)
+        for rank, one in recordings.items()
+        if one.facts.times is not None and len(one.acts)
+    }
     if len(timed) < 2:
-        return dict(recordings)
-    meetings = [one.facts.times.meetings for one in timed.values() if one.facts.times is not None]
-    numbers, sizes = matched(meetings, roles)
-    acts = [RankActs(one.acts.tobytes(), own) for one, own in zip(timed.values(), numbers, strict=True)]
-    played = play(acts, sizes, beside_collective)
-    changed = {rank: _beside_others(timed[rank], own) for rank, own in zip(timed, played, strict=True)}
-    return {**recordings, **changed}
+        return {}
+    numbers, sizes = matched([times.meetings for _, times in timed.values()], roles)
+    acts = []
+    for (own, times), its_numbers in zip(timed.values(), numbers, strict=True):
+        if network is not None:
+            own = with_durations(own, times.meetings_by_network[network])
+        acts.append(RankActs(own.tobytes(), its_numbers))
+    return dict(zip(timed, play(acts, sizes, beside_collective), strict=True))
+
+
+def _step_ends(times: RankTimes, played: Played) -> list[int]:
+    return [int(played.events[events].max()) for events in times.step_end_events]
 
 
 def _beside_others(recording: Recording, played: Played) -> Recording:
     times = recording.facts.times
     assert times is not None
-    ends = [int(played.events[events].max()) for events in times.step_end_events]
+    ends = _step_ends(times, played)
     events = recording.events.copy()
     events["time_ns"] = played.time_of_host(events["time_ns"])
     warnings = []

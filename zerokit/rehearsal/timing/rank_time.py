@@ -52,6 +52,8 @@ _KINDS: dict[str, Collective] = {
 """What the collectives of torch.distributed are to NCCL; a reduce to one rank is a broadcast backwards."""
 _DRIVES: dict[Copy, int] = {"nvme_read": FIRST_DRIVE, "nvme_write": FIRST_DRIVE + 1}
 """Their streams."""
+_NETWORKS = (10, 25, 100, 400)
+"""Gbit/s of a node, for which a step is predicted too if its network is not known."""
 _GRAPH = "CUDA graph"
 _DEVICE_WORK = (WorkKind.KERNEL, WorkKind.COPY, WorkKind.COLLECTIVE)
 
@@ -117,7 +119,14 @@ class RankTime(Watcher):
         self._communicators = 0
         self._places: dict[int, tuple[int, int]] = {}
         """GPUs of a node and nodes of each communicator."""
-        self._of_collectives: dict[tuple[Collective, int, int, int], int] = {}
+        self._of_collectives: dict[tuple[Collective, int, int, int], list[int]] = {}
+        """Their nanoseconds, with each of the networks."""
+        self._networks = [costs]
+        self.meetings_by_network: dict[int, list[int]] = {}
+        """As of :class:`RankTimes`."""
+        if beside_others and cluster.num_nodes > 1 and costs.is_network_assumed:
+            self.meetings_by_network = {speed: [] for speed in _NETWORKS if speed != costs.network_gbit_s}
+            self._networks += map(costs.with_network, self.meetings_by_network)
         self.meetings = Meetings()
         self.step_end_events: list[list[int]] = []
         """As of :class:`RankTimes`."""
@@ -233,7 +242,9 @@ class RankTime(Watcher):
         others on the current stream (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp).
         """
         self.clock.advance(to_ns(self.costs.collective_launch()))
-        duration = self._collective_cost(name, num_bytes, ranks, communicator)
+        duration, *others = self._collective_cost(name, num_bytes, ranks, communicator)
+        for of_network, its_duration in zip(self.meetings_by_network.values(), others, strict=True):
+            of_network.append(its_duration)
         current = self._backend.current_stream
         kind = WorkKind.COLLECTIVE if len(ranks) > 1 else WorkKind.KERNEL
         number = self.meetings.come(meeting)
@@ -244,13 +255,15 @@ class RankTime(Watcher):
         self.clock.submit(communicator, kind, name, duration, meeting=number)
         return self.clock.record(communicator)
 
-    def _collective_cost(self, name: str, num_bytes: int, ranks: Sequence[int], communicator: int) -> int:
+    def _collective_cost(
+        self, name: str, num_bytes: int, ranks: Sequence[int], communicator: int
+    ) -> list[int]:
         if communicator not in self._places:
             nodes = len({rank // self._gpus_per_node for rank in ranks})
             self._places[communicator] = -(-len(ranks) // nodes), nodes
         key = (_KINDS.get(name, "all_reduce"), num_bytes, *self._places[communicator])
         if key not in self._of_collectives:
-            self._of_collectives[key] = to_ns(self.costs.collective(*key))
+            self._of_collectives[key] = [to_ns(costs.collective(*key)) for costs in self._networks]
         return self._of_collectives[key]
 
     # ---- steps

@@ -35,14 +35,17 @@ class Overriding(Watcher):
         """As it was when DeepSpeed refused it, in what JSON has; None if it did not."""
         self.data_parallel_ranks: int | None = None
         """By which DeepSpeed multiplied batch sizes, when it last read a config."""
+        self.turns_16_bits_off = False
+        """Whether the config, as written, says that there is no bf16 or fp16; an "auto" says nothing."""
+        self._is_written = False
+        """Whether that is known; later the config may be filled."""
         self.sizes_arguments = False
         """Whether the script has TrainingArguments of transformers, in which the micro-batch is changed."""
 
     def on_process_start(self) -> None:
         wrap(_READ_CONFIG, self._read_config)
         wrap(_ARGUMENTS, self._finish_arguments)
-        if self._changes:
-            wrap(_READ_EARLY, self._read_early)
+        wrap(_READ_EARLY, self._read_early)
 
     def on_engine_begin(self, model: Any) -> None:
         checkpoints = self._overrides.get("gradient_checkpointing")
@@ -60,14 +63,27 @@ class Overriding(Watcher):
         finally:
             self.data_parallel_ranks = int(getattr(config, "world_size", 0)) or None
         self.ds_config = dict(config._param_dict)
+        self._keep_written(source if isinstance(source, Mapping) else self.ds_config)
 
     def _read_early(self, initialize: Any, config: Any, source: Any, *arguments: Any, **given: Any) -> None:
-        initialize(config, merged(_as_dict(source), self._changes), *arguments, **given)
+        if self._changes:
+            source = merged(_as_dict(source), self._changes)
+        initialize(config, source, *arguments, **given)
+        self._keep_written(config.config)  # before transformers fills it
+
+    def _keep_written(self, config: Mapping[str, Any]) -> None:
+        sections = [config.get(name) for name in ("bf16", "bfloat16", "fp16")]
+        enabled = [one.get("enabled") for one in sections if isinstance(one, Mapping)]
+        if not self._is_written:
+            self._is_written = True
+            self.turns_16_bits_off = any(one is False for one in enabled) and "auto" not in enabled
 
     def _finish_arguments(self, finish: Any, arguments: Any) -> None:
         # Losses that are made up must not mix with those of a real run.
         arguments.output_dir = str(self._output_dir)
         self.sizes_arguments = True
+        if self._changes.get("bf16.enabled"):
+            arguments.bf16 = True
         factor = self._overrides.get("micro_batch_factor", 1)
         size, accumulated = arguments.per_device_train_batch_size, arguments.gradient_accumulation_steps
         arguments.per_device_train_batch_size = max(int(size * factor), 1)

@@ -16,9 +16,7 @@ _BACKWARD = Patch(_ENGINE, "backward", "see the phase backward")
 _STEP = Patch(_ENGINE, "step", "see the phase step")
 _TAKE_STEP = Patch(_ENGINE, "_take_model_step", "see the phase step of a pipeline, which calls no step()")
 _LOSS = Patch("torch.nn.functional", "cross_entropy", "see the phase loss")
-_DDP_FORWARD = Patch(
-    "torch.nn.parallel.distributed:DistributedDataParallel", "_pre_forward", "see the phase forward"
-)
+_MAKE_OPTIMIZER = Patch("torch.optim.optimizer:Optimizer", "__init__", "see where init may end")
 _RUN_BACKWARD = Patch("torch.autograd", "backward", "see the phase backward without an engine")
 _GRAD_MODE = "torch.autograd.grad_mode:enable_grad"
 _ENTER = Patch(_GRAD_MODE, "__enter__", "see what checkpointing recomputes")
@@ -31,6 +29,8 @@ class Phases(Watcher):
     def __init__(self, backend: Backend, events: Events) -> None:
         self._backend = backend
         self._events = events
+        self._hook: Any = None
+        """Sees the next call of a module without an engine."""
 
     def on_process_start(self) -> None:
         wrap(_FORWARD, self._during("forward", then="loss"))
@@ -39,7 +39,7 @@ class Phases(Watcher):
         wrap(_TAKE_STEP, self._take_step)
         wrap(_LOSS, self._from(("forward",), "loss"))
         wrap(_RUN_BACKWARD, self._run_backward)
-        wrap(_DDP_FORWARD, self._ddp_forward)
+        wrap(_MAKE_OPTIMIZER, self._make_optimizer)
 
     def on_engine_begin(self, model: Any) -> None:
         self._backend.phase = "init"
@@ -54,6 +54,33 @@ class Phases(Watcher):
     def on_optimizer_step_end(self, optimizer: Any) -> None:
         if not self._events.has_engine:
             self._backend.phase = "between"
+            self._await_forward()
+
+    # ---- without an engine, a forward pass is the outermost call of a module that trains, whatever wraps it
+    def _make_optimizer(self, make: Any, *arguments: Any, **given: Any) -> None:
+        make(*arguments, **given)
+        self._await_forward()  # before, a script may call modules to set them up
+
+    def _await_forward(self) -> None:
+        from torch.nn.modules.module import register_module_forward_pre_hook
+
+        if self._hook is None and not self._events.has_engine:
+            # Up to the forward pass only: such hooks make calls slow, and a compiler would trace them.
+            self._hook = register_module_forward_pre_hook(self._call_module)
+
+    def _call_module(self, module: Any, _: Any) -> None:
+        import torch
+
+        if torch.compiler.is_compiling():
+            return
+        if not self._events.has_engine:
+            trains = torch.is_grad_enabled() and any(one.requires_grad for one in module.parameters())
+            if not trains or self._backend.phase not in ("init", "between"):
+                return
+            self._backend.phase = "forward"
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
 
     def _during(self, phase: RunPhase, *, then: RunPhase) -> Callable[..., Any]:
         def watched(method: Any, *arguments: Any, **given: Any) -> Any:
@@ -78,17 +105,6 @@ class Phases(Watcher):
 
         return watched
 
-    def _ddp_forward(self, prepare: Any, *arguments: Any, **given: Any) -> Any:
-        import torch
-
-        if (
-            not self._events.has_engine
-            and torch.is_grad_enabled()
-            and self._backend.phase in ("init", "between")
-        ):
-            self._backend.phase = "forward"
-        return prepare(*arguments, **given)
-
     def _run_backward(self, run: Any, *arguments: Any, **given: Any) -> Any:
         if self._events.has_engine:
             return self._from(("forward", "loss", "between"), "backward")(run, *arguments, **given)
@@ -98,6 +114,7 @@ class Phases(Watcher):
         self._backend.phase = "backward"
         result = run(*arguments, **given)
         self._backend.phase = "between"
+        self._await_forward()
         return result
 
 

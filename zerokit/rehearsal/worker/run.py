@@ -24,6 +24,7 @@ from zerokit.rehearsal.ranks.call_order import FAILED, SCRIPT_ENDED, STEPS_DONE
 from zerokit.rehearsal.ranks.roles import MOST_RANKS
 from zerokit.rehearsal.watching.steps import RehearsalComplete
 from zerokit.rehearsal.worker import launchers, stacks
+from zerokit.rehearsal.worker.doing import Doing
 from zerokit.rehearsal.worker.failures import hint_for, is_deliberate, limit_of
 from zerokit.rehearsal.worker.virtual_rank import VirtualRank
 
@@ -58,6 +59,7 @@ def rehearse(job: RehearsalJob) -> WorkerExit:
             clocks=job.clocks,
             has=job.has,
         ) as rank:
+            rank.events.add(Doing(job.recording_file, job.steps))
             try:
                 return run_in(rank, job)
             finally:

@@ -32,10 +32,12 @@ from zerokit.rehearsal.recording import (
 )
 from zerokit.rehearsal.stand_ins.nvme_ledger import nvme_ledger
 from zerokit.rehearsal.timing.rank_time import RankTime
+from zerokit.rehearsal.watching.accumulation import Accumulation
 from zerokit.rehearsal.watching.batches import BatchWatcher
 from zerokit.rehearsal.watching.evaluation import EvaluationWatcher
 from zerokit.rehearsal.watching.hub_files import HubFiles
 from zerokit.rehearsal.watching.labels import Labels
+from zerokit.rehearsal.watching.module_order import ModuleOrder
 from zerokit.rehearsal.watching.overrides import Overriding
 from zerokit.rehearsal.watching.phases import Phases, Recomputing
 from zerokit.rehearsal.watching.reading import Reading
@@ -112,6 +114,9 @@ class VirtualRank:
         self.events = Events()
         self.labels = Labels(backend, self.events)
         self.overriding = Overriding(overrides, output_dir)
+        self.accumulation = Accumulation()
+        module_order = ModuleOrder()
+        self.exchange.modules = module_order.to_json
         recomputing = Recomputing(backend)
         self.steps = Steps(backend, self.events, self.traffic, recomputing, time=time, last=steps)
         self.batches = BatchWatcher(
@@ -129,6 +134,7 @@ class VirtualRank:
         self.events.add(RepeatedLines(), HubFiles(), ZeroInit(), self.suppressed, self.labels)
         self.events.add(Phases(backend, self.events), recomputing)
         self.events.add(self.batches, self.evaluation, self.traffic, self.steps, self.overriding)
+        self.events.add(self.accumulation, module_order)
         if time is not None:
             self.events.add(time)
         self.events.start()
@@ -192,6 +198,9 @@ class VirtualRank:
                 idle_micro_steps=_idle_micro_steps(self),
                 expandable_segments=AllocatorSettings.of_environment().expandable_segments,
                 suppressed=self.suppressed.lines(),
+                mistakes=self.accumulation.mistakes,
+                fp32_share=backend.fp32_flops / max(backend.flops, 1.0),
+                chooses_fp32=self.overriding.turns_16_bits_off or _uses_tf32(),
                 gaps=list(map(str, met_gaps())),
                 nvme=nvme,
                 batches=self.batches.facts(),
@@ -199,6 +208,12 @@ class VirtualRank:
                 times=None if self.time is None else _times(self, self.time),
             ),
         )
+
+
+def _uses_tf32() -> bool:
+    import torch
+
+    return torch.get_float32_matmul_precision() != "highest"
 
 
 def _idle_micro_steps(rank: VirtualRank) -> tuple[int, int] | None:
@@ -220,6 +235,7 @@ def _times(rank: VirtualRank, time: RankTime) -> RankTimes:
         step_ends=time.step_ends(),  # provisional: see RankTimes
         step_end_events=time.step_end_events,
         meetings=time.meetings.all,
+        meetings_by_network=time.meetings_by_network,
         model_flops=rank.steps.model_flops,
         tokens_per_step=[None if one is None or not ranks else one * ranks for one in tokens],
         reading=rank.batches.reading_facts(),
