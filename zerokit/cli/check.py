@@ -50,7 +50,7 @@ class CheckOptions:
         list[Path],
         typer.Argument(
             metavar="FILE...",
-            help="ds_config files, folders of them, YAML of accelerate launch, or - for standard input.",
+            help="ds_config files, YAML of accelerate launch, folders of both, or - for standard input.",
             show_default=False,
         ),
     ]
@@ -91,6 +91,13 @@ class CheckOptions:
             show_default=f"{DEFAULT_SEVERITY}; info with --only",
         ),
     ] = None
+    skip_others: Annotated[
+        bool,
+        typer.Option(
+            "--skip-others",
+            help="Leave out files that are no ds_config and no YAML of accelerate launch for DeepSpeed.",
+        ),
+    ] = False
     output_format: Annotated[
         Literal["text", "json", "github", "sarif"], typer.Option("--format", help="Output format.")
     ] = "text"
@@ -124,7 +131,7 @@ def check(options: CheckOptions) -> None:
     least = options.severity or ("info" if options.only else DEFAULT_SEVERITY)
     selection = Selection(options.only or (), options.disable or (), least)
     checker = _Checker(run, loaded, selection, options.fix, options.dry_run)
-    checked = [checker.check(file) for file in files_in(options.files)]
+    checked = [checker.check(file) for file in files_in(options.files, skip_others=options.skip_others)]
     _print(checked, options.output_format, checker.diffs)
     if options.model is not None and card is not None:
         from zerokit.console import note
@@ -223,8 +230,8 @@ class _Checker:
         return CheckedFile(document.name, fixed.report, fixed.done)
 
     def _report(self, document: Document) -> Report:
+        from zerokit.config.launch_file import is_launch_file
         from zerokit.lint.files import check_file
-        from zerokit.lint.recognition import is_accelerate_config
 
         def on_bug(rule: Rule, error: Exception) -> None:
             from zerokit.console import note
@@ -236,7 +243,7 @@ class _Checker:
             )
 
         run = self.run
-        if self.loaded is not None and not is_accelerate_config(document.data):
+        if self.loaded is not None and not is_launch_file(document.data):
             from zerokit.writing.named_optimizer import write_optimizer
 
             document, loaded = write_optimizer(document, self.loaded)

@@ -8,9 +8,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from zerokit.config.launch_file import is_launch_file
 from zerokit.documents import (
     MAX_BYTES,
     Document,
+    is_file,
     is_folder,
     parse_document,
     printable,
@@ -21,9 +23,9 @@ from zerokit.documents import (
 from zerokit.documents.causes import has_tags
 from zerokit.errors import DocumentError
 from zerokit.lint.recognition import (
-    is_accelerate_config,
-    looks_like_ds_config,
+    is_meant,
     mentions_ds_config,
+    mentions_launch,
     refuse_other_files,
 )
 from zerokit.lint.run import OnBug, Report, Select, check_document, check_launch_document, everything
@@ -34,16 +36,22 @@ _JSON = (".json", ".jsonc")
 _YAML = (".yaml", ".yml")
 
 
-def files_in(paths: Sequence[Path]) -> Iterator[Path | DocumentError]:
-    """The files that `paths` name: themselves, and of a folder those that look like a ds_config.
+def files_in(paths: Sequence[Path], *, skip_others: bool = False) -> Iterator[Path | DocumentError]:
+    """The files that `paths` name: themselves, and of a folder those that are a ds_config or start DeepSpeed
+    with ``accelerate launch``, by their content.
 
     A folder without any gives an error in its place.
+
+    Args:
+        paths: files and folders.
+        skip_others: leave out files of other kinds, too.
     """
     for path in paths:
         if path == STDIN or not is_folder(path):
-            yield path
+            if not skip_others or path == STDIN or not is_file(path) or is_meant_file(path):
+                yield path
             continue
-        found = [file for file in _json_files(path) if _is_meant(file)]
+        found = [file for file in _settings_files(path) if is_meant_file(file)]
         if not found:
             yield DocumentError(
                 "there is no ds_config in this folder", where=printable(path), hint="Name the file itself"
@@ -73,7 +81,7 @@ def read_file(path: Path) -> Document:
                 hint="Check the file that is made from it",
             ) from None
         raise
-    if not is_accelerate_config(document.data):
+    if not is_launch_file(document.data):
         refuse_other_files(document)
     return document
 
@@ -82,8 +90,8 @@ def check_file(
     document: Document, run: Run | None = None, *, on_bug: OnBug | None = None, select: Select = everything
 ) -> Report:
     """What is wrong with a ds_config, or with the YAML of ``accelerate launch``; see `check_document`."""
-    if is_accelerate_config(document.data):
-        return select(check_launch_document(document, on_bug=on_bug))
+    if is_launch_file(document.data):
+        return select(check_launch_document(document, run, on_bug=on_bug))
     return check_document(document, run, on_bug=on_bug, select=select)
 
 
@@ -96,25 +104,28 @@ def _is_json(content: bytes) -> bool:
     return True
 
 
-def _json_files(folder: Path) -> Iterator[Path]:
+def _settings_files(folder: Path) -> Iterator[Path]:
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name != "node_modules")
         for name in sorted(names):
             file = Path(parent, name)
             # A link out of the folder was not meant by whoever named the folder, and --fix would follow it.
-            if name.lower().endswith(_JSON) and file.is_file() and unreadable_reason(file, folder) is None:
+            named = name.lower().endswith(_JSON + _YAML)
+            if named and file.is_file() and unreadable_reason(file, folder) is None:
                 yield file
 
 
-def _is_meant(file: Path) -> bool:
-    """Whether a file of a folder is a ds_config, perhaps a broken one."""
+def is_meant_file(file: Path) -> bool:
+    """Whether a file is a ds_config or a launch file for DeepSpeed by its content, perhaps a broken one."""
     try:
         content = read_bytes(file)
     except DocumentError:
         return False
-    if len(content) > MAX_BYTES or not mentions_ds_config(content):
+    yaml = file.suffix.lower() in _YAML
+    mentioned = mentions_launch(content) or (not yaml and mentions_ds_config(content))
+    if len(content) > MAX_BYTES or not mentioned:
         return False
     try:
-        return looks_like_ds_config(parse_document(content, str(file), lenient=True).data)
+        return is_meant(parse_document(content, str(file), yaml=yaml, lenient=True).data)
     except DocumentError:
         return True
