@@ -187,8 +187,8 @@ def test_what_may_not_stand_beside_a_ds_config(
 @pytest.mark.parametrize(
     ("ds_config", "key", "value", "words", "enough"),
     [
-        ({"bf16": {"enabled": "auto"}}, "mixed_precision", "bf16", "is what the script says", False),
-        ({}, "mixed_precision", "bf16", "is what the script says", False),
+        ({"bf16": {"enabled": "auto"}}, "mixed_precision", "bf16", "leaves it to the script", False),
+        ({}, "mixed_precision", "bf16", "leaves it to the script", False),
         ({"bf16": {"enabled": True}}, "mixed_precision", "bf16", "the ds_config says it", True),
         ({"fp16": {"enabled": True}}, "mixed_precision", "bf16", "the ds_config has fp16", False),
         ({"bf16": {"enabled": "auto"}}, "mixed_precision", "no", "the ds_config says it", True),

@@ -28,7 +28,7 @@ from zerokit.findings import DEFAULT_SEVERITY, Severity
 from zerokit.hardware import GPUS_PER_NODE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from zerokit.documents import Document
     from zerokit.lint.outputs import CheckedFile
@@ -113,12 +113,14 @@ class CheckOptions:
 def check(options: CheckOptions) -> None:
     """Report every mistake in ds_config files. Exits with 1 if there are errors."""
     from zerokit.hardware.cluster import Cluster
-    from zerokit.lint.files import files_in
+    from zerokit.lint.files import STDIN, files_in
     from zerokit.lint.selection import Selection
     from zerokit.resolving.run import Run
 
     if options.dry_run and not options.fix:
         raise ZerokitError("there is nothing to try", where="--dry-run", hint="Add --fix")
+    if options.fix and not options.dry_run and STDIN in options.files:
+        raise ZerokitError("standard input cannot be fixed", where="--fix", hint="Add --dry-run")
     card = chosen_gpu(options.gpu, options.gpu_memory)
     note_caveat(card)
     host_bytes = memory_size(options.host_memory, "--host-memory")
@@ -131,8 +133,8 @@ def check(options: CheckOptions) -> None:
     least = options.severity or ("info" if options.only else DEFAULT_SEVERITY)
     selection = Selection(options.only or (), options.disable or (), least)
     checker = _Checker(run, loaded, selection, options.fix, options.dry_run)
-    checked = [checker.check(file) for file in files_in(options.files, skip_others=options.skip_others)]
-    _print(checked, options.output_format, checker.diffs)
+    checked = checker.check(files_in(options.files, skip_others=options.skip_others))
+    _print(checked, options.output_format, checker)
     if options.model is not None and card is not None:
         from zerokit.console import note
 
@@ -192,9 +194,35 @@ class _Checker:
     fix: bool
     dry_run: bool
     diffs: list[str] = field(default_factory=list)
+    remaining: list[CheckedFile] = field(default_factory=list)
+    """What the fixes of `diffs` leave."""
     bugs: int = 0
 
-    def check(self, file: Path | DocumentError) -> CheckedFile:
+    def check(self, files: Iterable[Path | DocumentError]) -> list[CheckedFile]:
+        """Check the files, and after each launch file the ds_config that it names."""
+        from zerokit.config.launch_file import find_ds_config, is_launch_file
+        from zerokit.documents import Document
+        from zerokit.lint.files import named_ds_configs
+
+        read = [(file, self._read(file)) for file in files]
+        documents = [content for _, content in read if isinstance(content, Document)]
+        named = {file.resolve(): run for file, run in named_ds_configs(documents, self.run).items()}
+        done = {file.resolve() for file, _ in read if isinstance(file, Path)}
+        checked = []
+        for file, content in read:
+            if not isinstance(content, Document):
+                checked.append(content)
+                continue
+            checked.append(self._checked(file, content, named.get(Path(content.name).resolve())))
+            beside = find_ds_config(content) if is_launch_file(content.data) else None
+            if beside is not None and beside.resolve() not in done:
+                done.add(beside.resolve())
+                other = self._read(beside)
+                run = named[beside.resolve()]
+                checked.append(self._checked(None, other, run) if isinstance(other, Document) else other)
+        return checked
+
+    def _read(self, file: Path | DocumentError) -> Document | CheckedFile:
         from zerokit.documents import printable
         from zerokit.lint import Report
         from zerokit.lint.files import read_file
@@ -203,35 +231,40 @@ class _Checker:
         if isinstance(file, DocumentError):
             return CheckedFile(file.where or "", Report((), {}), error=file)
         try:
-            document = read_file(file)
+            return read_file(file)
         except DocumentError as error:
             return CheckedFile(printable(file), Report((), {}), error=error)
-        if not self.fix:
-            return CheckedFile(document.name, self._report(document))
-        return self._fixed(file, document)
 
-    def _fixed(self, file: Path, document: Document) -> CheckedFile:
+    def _checked(self, file: object, document: Document, named: Run | None) -> CheckedFile:
+        """Check a file, and fix it if it was given.
+
+        Args:
+            file: its path; not one for a ds_config that was found through a launch file.
+            document: what it holds.
+            named: what launch files that name it say of its run; None if there are none.
+        """
         from zerokit.lint import Report
-        from zerokit.lint.files import STDIN
         from zerokit.lint.fix import fix_document, unified_diff
         from zerokit.lint.outputs import CheckedFile
 
-        if file == STDIN and not self.dry_run:
-            raise ZerokitError("standard input cannot be fixed", where="--fix", hint="Add --dry-run")
-        fixed = fix_document(document, self._report)
-        if self.dry_run:
-            self.diffs.append(unified_diff(document, fixed.document))
-            return CheckedFile(document.name, self._report(document))
+        report = partial(self._report, named=named)
         try:
+            if not self.fix or not isinstance(file, Path):
+                return CheckedFile(document.name, report(document))
+            fixed = fix_document(document, report)
+            if self.dry_run:
+                self.diffs.append(unified_diff(document, fixed.document))
+                self.remaining.append(CheckedFile(document.name, fixed.report))
+                return CheckedFile(document.name, report(document))
             if fixed.done:
                 write_file(file, fixed.document.text or "", follow_links=True)
         except ZerokitError as error:
             return CheckedFile(document.name, Report((), {}), error=error)
         return CheckedFile(document.name, fixed.report, fixed.done)
 
-    def _report(self, document: Document) -> Report:
+    def _report(self, document: Document, named: Run | None) -> Report:
         from zerokit.config.launch_file import is_launch_file
-        from zerokit.lint.files import check_file
+        from zerokit.lint.files import check_file, check_for_accelerate
 
         def on_bug(rule: Rule, error: Exception) -> None:
             from zerokit.console import note
@@ -242,6 +275,8 @@ class _Checker:
                 f"zerokit: {type(error).__name__}: {error}"
             )
 
+        if named is not None:
+            return check_for_accelerate(document, named, on_bug=on_bug, select=self.selection.of)
         run = self.run
         if self.loaded is not None and not is_launch_file(document.data):
             from zerokit.writing.named_optimizer import write_optimizer
@@ -251,10 +286,12 @@ class _Checker:
         return check_file(document, run, on_bug=on_bug, select=self.selection.of)
 
 
-def _print(checked: Sequence[CheckedFile], output_format: str, diffs: Sequence[str]) -> None:
+def _print(checked: Sequence[CheckedFile], output_format: str, checker: _Checker) -> None:
+    from zerokit.console import note
     from zerokit.lint import outputs
     from zerokit.reporting.terminal import show_lines
 
+    diffs = checker.diffs
     if output_format == "json":
         print_json(outputs.to_data(checked) | ({"diff": "".join(diffs)} if diffs else {}))
     elif output_format == "sarif":
@@ -266,6 +303,9 @@ def _print(checked: Sequence[CheckedFile], output_format: str, diffs: Sequence[s
         for line in "".join(diffs).removesuffix("\n").split("\n"):
             text = line.removesuffix("\r")
             typer.echo("\t".join(map(visible, text.split("\t"))) + line[len(text) :])
+        left = [file for file in checker.remaining if file.report.findings]
+        for words in outputs.text_lines(left) if left else ():
+            note("".join(text for text, _ in words))
     else:
         show_lines(outputs.text_lines(checked))
 

@@ -6,9 +6,12 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from zerokit.config.launch_file import is_launch_file
+from zerokit.choices import Target
+from zerokit.config.launch_file import find_ds_config, is_launch_file
 from zerokit.documents import (
     MAX_BYTES,
     Document,
@@ -22,16 +25,27 @@ from zerokit.documents import (
 )
 from zerokit.documents.causes import has_tags
 from zerokit.errors import DocumentError
+from zerokit.findings import Finding
 from zerokit.lint.recognition import (
     is_meant,
     mentions_ds_config,
     mentions_launch,
     refuse_other_files,
 )
-from zerokit.lint.run import OnBug, Report, Select, check_document, check_launch_document, everything
+from zerokit.lint.run import (
+    OnBug,
+    Report,
+    Select,
+    check_document,
+    check_launch_document,
+    everything,
+    launched_run,
+)
 from zerokit.resolving.run import Run
 
 STDIN = Path("-")
+TARGETS: tuple[Target, Target] = ("trainer", "accelerate")
+"""Who may be started by ``accelerate launch``."""
 _JSON = (".json", ".jsonc")
 _YAML = (".yaml", ".yml")
 
@@ -93,6 +107,43 @@ def check_file(
     if is_launch_file(document.data):
         return select(check_launch_document(document, run, on_bug=on_bug))
     return check_document(document, run, on_bug=on_bug, select=select)
+
+
+def named_ds_configs(documents: Sequence[Document], run: Run) -> dict[Path, Run]:
+    """The ds_configs that launch files name and that are here, and what those say of the run."""
+    runs: dict[Path, list[Run]] = {}
+    for document in documents:
+        found = find_ds_config(document) if is_launch_file(document.data) else None
+        if found is not None:
+            runs.setdefault(found, []).append(launched_run(document.data, run))
+    return {
+        file: several[0] if len(set(map(_facts, several))) == 1 else run for file, several in runs.items()
+    }
+
+
+def _facts(run: Run) -> tuple[int | None, int]:
+    return run.cluster.num_gpus, run.cluster.gpus_per_node
+
+
+def check_for_accelerate(
+    document: Document, run: Run, *, on_bug: OnBug | None = None, select: Select = everything
+) -> Report:
+    """As `check_document`, for a ds_config that a launch file names.
+
+    Without a target this is what both the Trainer and accelerate find.
+    """
+    check = partial(check_document, document, on_bug=on_bug, select=select)
+    report = check(run)
+    if run.target is not None:
+        return report
+    trainer, script = (_by_place(check(replace(run, target=target))) for target in TARGETS)
+    found = {place: finding for place, finding in script.items() if place in trainer}
+    neutral = _by_place(report)
+    return replace(report, findings=tuple(neutral.get(place, one) for place, one in found.items()))
+
+
+def _by_place(report: Report) -> dict[object, Finding]:
+    return {(one.rule, one.path): one for one in report.findings}
 
 
 def _is_json(content: bytes) -> bool:

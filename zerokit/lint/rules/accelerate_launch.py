@@ -131,8 +131,8 @@ def _precision_in_place_of(launch: Launch) -> tuple[str, bool]:
     if True in found.values():
         other = "fp16" if section == "bf16" else "bf16"
         return f"Remove the key: the ds_config has {other}; or write {section} there", False
-    has = "false" if found[section] is False else "what the script says"
-    hint = f"Remove the key, and set '{section}.enabled' in the ds_config to true, which is {has}"
+    has = "has false" if found[section] is False else "leaves it to the script"
+    hint = f"Remove the key, and set '{section}.enabled' to true in the ds_config, which {has}"
     return hint, False
 
 
