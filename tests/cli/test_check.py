@@ -228,6 +228,9 @@ def test_nodes_have_8_gpus_unless_there_are_fewer(
         (["--dry-run"], "--dry-run: there is nothing to try. Add --fix"),
         (["--format", "xml"], "xml"),
         (["--severity", "worst"], "worst"),
+        (["--ignore", "batch-size"], "there is no --ignore. Write --disable RULE"),
+        (["--strict"], "there is no --strict. Errors give exit code 1, warnings 0"),
+        (["--ds-version", "0.17.0"], "Write --deepspeed-version VERSION"),
     ],
 )
 def test_options_that_cannot_be_used_give_2_and_one_line(
