@@ -55,7 +55,7 @@ $(BIN)/python:
 
 $(VENV)/.installed-test: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing zerokit, and what checks and the tests without torch need"
-	@$(PIP) --editable '.[checkpoint,test]'
+	@$(PIP) --editable '.[checkpoint,plot,test]'
 	@touch $@
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
