@@ -12,7 +12,7 @@ from pydantic import PrivateAttr, ValidationError
 from zerokit.choices import Target
 from zerokit.config.load import check_ds_config, load_ds_config, plain, read_ds_config
 from zerokit.config.root import DeepSpeedConfig
-from zerokit.documents import Document, dotted
+from zerokit.documents import Document, dotted, read_document
 from zerokit.errors import ConfigError, check_choice
 from zerokit.findings import DEFAULT_SEVERITY, SEVERITIES, Severity
 from zerokit.hardware import GPUS_PER_NODE
@@ -41,7 +41,7 @@ def check(
     deepspeed_version: str | Version | None = None,
     severity: Severity = DEFAULT_SEVERITY,
 ) -> Report:
-    """Report every mistake in a ds_config, like ``zerokit check``.
+    """Report every mistake in a ds_config, or in the YAML of ``accelerate launch``, like ``zerokit check``.
 
     Args:
         config: a file, or the config itself.
@@ -62,7 +62,7 @@ def check(
         RecipeError: the recipe is not valid.
         ZerokitError: there is no such target, card or release of DeepSpeed.
     """
-    from zerokit.lint import check_document
+    from zerokit.lint.files import check_file
     from zerokit.lint.selection import Selection
     from zerokit.recipe import load_recipe
     from zerokit.releases.versions import parse_version
@@ -83,7 +83,7 @@ def check(
         deepspeed_version=deepspeed_version,
     )
     check_choice("severity", severity, SEVERITIES)
-    return check_document(_document(config), run, select=Selection(least=severity).of)
+    return check_file(_document(config), run, select=Selection(least=severity).of)
 
 
 _check = check
@@ -189,7 +189,7 @@ def _document(config: str | Path | Mapping[str, Any] | DeepSpeedConfig) -> Docum
         return Document(config.dump(), "ds_config")
     if isinstance(config, Mapping):
         return Document(dict(config), "ds_config")
-    return read_ds_config(config)
+    return read_document(config, lenient=True)
 
 
 def _shape(model: str | Path | Mapping[str, Any] | ModelShape | None) -> ModelShape | None:
