@@ -438,6 +438,15 @@ def test_the_ds_config_that_a_launch_file_names_is_checked_as_its_run(zerokit: R
     assert found(alone) == [("ds.json", "auto-beside-numbers")]
 
 
+def test_all_defects_of_a_named_ds_config_are_told(zerokit: Run, tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text(
+        '{"train_batch_size": "auto", "bf16": {"enabled": true}, "zero_optimization": {"stage": 0}}'
+    )
+    launch = launch_file(tmp_path, "ds.json", num_processes=8)
+    _, out, _ = zerokit("check", launch, "--deepspeed-version", "0.18.2", "--format", "json")
+    assert found(out).count(("ds.json", "known-defect")) == 2
+
+
 def test_a_named_ds_config_that_cannot_be_read_is_an_error_of_its_own(zerokit: Run, tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text('{"zero_optimization": [')
     launch = launch_file(tmp_path, "ds.json", num_processes=8, use_cpu="true")

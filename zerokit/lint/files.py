@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from zerokit.config.launch_file import find_ds_config, is_launch_file
 from zerokit.documents import (
     MAX_BYTES,
     Document,
+    KeyPath,
     is_file,
     is_folder,
     parse_document,
@@ -136,14 +137,16 @@ def check_for_accelerate(
     report = check(run)
     if run.target is not None:
         return report
-    trainer, script = (_by_place(check(replace(run, target=target))) for target in TARGETS)
-    found = {place: finding for place, finding in script.items() if place in trainer}
-    neutral = _by_place(report)
-    return replace(report, findings=tuple(neutral.get(place, one) for place, one in found.items()))
+    trainer, script = (check(replace(run, target=target)).findings for target in TARGETS)
+    both = _places(trainer) & _places(script)
+    alone = [finding for finding in script if (finding.rule, finding.path) in both - _places(report.findings)]
+    found = [finding for finding in report.findings if (finding.rule, finding.path) in both]
+    by_line = sorted((*found, *alone), key=lambda finding: (finding.line or 0, finding.column or 0))
+    return replace(report, findings=tuple(by_line))
 
 
-def _by_place(report: Report) -> dict[object, Finding]:
-    return {(one.rule, one.path): one for one in report.findings}
+def _places(findings: Iterable[Finding]) -> set[tuple[str, KeyPath]]:
+    return {(finding.rule, finding.path) for finding in findings}
 
 
 def _is_json(content: bytes) -> bool:
