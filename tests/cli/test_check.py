@@ -455,6 +455,30 @@ def test_a_named_ds_config_that_cannot_be_read_is_an_error_of_its_own(zerokit: R
     assert err.startswith(f"zerokit: error: {tmp_path / 'ds.json'}:1")
 
 
+@pytest.mark.parametrize(
+    ("keys", "rules"),
+    [
+        ({}, [("b.yaml", "launch-machine-rank")]),
+        ({"machine_rank": 1}, []),
+        ({"main_process_ip": "10.0.0.2"}, []),
+        ({"num_machines": 1}, []),
+        ({"deepspeed_config": "{deepspeed_multinode_launcher: standard, zero_stage: 1}"}, []),
+    ],
+)
+def test_each_machine_has_its_own_rank(
+    zerokit: Run, tmp_path: Path, keys: dict[str, object], rules: list[tuple[str, str]]
+) -> None:
+    shared: dict[str, object] = {
+        **{"distributed_type": "DEEPSPEED", "num_machines": 2, "num_processes": 8},
+        **{"main_process_ip": "10.0.0.1", "machine_rank": 0},
+        "deepspeed_config": "{deepspeed_multinode_launcher: standard}",
+    }
+    for name, more in (("a.yaml", {}), ("b.yaml", keys)):
+        lines = (f"{key}: {value}" for key, value in (shared | more).items())
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+    assert found(zerokit("check", tmp_path, "--format", "json")[1]) == rules
+
+
 def test_fix_leaves_a_named_ds_config_alone(zerokit: Run, bad: Path) -> None:
     before = bad.read_text()
     code, out, _ = zerokit("check", launch_file(bad.parent, bad.name), "--fix")

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from zerokit.choices import Target
 from zerokit.config.launch_file import find_ds_config, is_launch_file
@@ -27,6 +28,7 @@ from zerokit.documents import (
 from zerokit.documents.causes import has_tags
 from zerokit.errors import DocumentError
 from zerokit.findings import Finding
+from zerokit.lint.launch import Launch
 from zerokit.lint.recognition import (
     is_meant,
     mentions_ds_config,
@@ -102,11 +104,17 @@ def read_file(path: Path) -> Document:
 
 
 def check_file(
-    document: Document, run: Run | None = None, *, on_bug: OnBug | None = None, select: Select = everything
+    document: Document,
+    run: Run | None = None,
+    *,
+    twin: str | None = None,
+    on_bug: OnBug | None = None,
+    select: Select = everything,
 ) -> Report:
-    """What is wrong with a ds_config, or with the YAML of ``accelerate launch``; see `check_document`."""
+    """What is wrong with a ds_config, or with the YAML of ``accelerate launch``; see `check_document` and
+    `check_launch_document`."""
     if is_launch_file(document.data):
-        return select(check_launch_document(document, run, on_bug=on_bug))
+        return select(check_launch_document(document, run, twin=twin, on_bug=on_bug))
     return check_document(document, run, on_bug=on_bug, select=select)
 
 
@@ -120,6 +128,18 @@ def named_ds_configs(documents: Sequence[Document], run: Run) -> dict[Path, Run]
     return {
         file: several[0] if len(set(map(_facts, several))) == 1 else run for file, several in runs.items()
     }
+
+
+def twins(documents: Sequence[Document]) -> dict[str, str]:
+    """Launch files, by name, that are for the same machine of the same run as an earlier one: its name."""
+    first: dict[tuple[Any, ...], str] = {}
+    found = {}
+    for document in documents:
+        if is_launch_file(document.data):
+            earlier = first.setdefault(Launch(document.data).machine, document.name)
+            if earlier != document.name:
+                found[document.name] = earlier
+    return found
 
 
 def _facts(run: Run) -> tuple[int | None, int]:

@@ -24,6 +24,8 @@ class Launch:
     """Whether the ds_config that the file names is here."""
     ds_config: Mapping[str, Any] | None = None
     """Its content; None if there is none, or it cannot be read."""
+    twin: str | None = None
+    """Another launch file of the same run that is for the same machine."""
 
     @cached_property
     def section(self) -> Mapping[str, Any]:
@@ -42,3 +44,9 @@ class Launch:
     def in_ds_config(self, path: KeyPath) -> Any:
         """The value at `path` in the ds_config that the file names, or None."""
         return None if self.ds_config is None else value_at(self.ds_config, path)
+
+    @property
+    def machine(self) -> tuple[Any, ...]:
+        """The run of several machines and which of them, as far as the file says."""
+        keys = ("num_machines", "num_processes", "main_process_ip", "main_process_port", "machine_rank")
+        return (*map(self.option, keys), repr(self.section))

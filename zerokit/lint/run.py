@@ -121,6 +121,7 @@ def check_launch_document(
     document: Document,
     run: Run | None = None,
     *,
+    twin: str | None = None,
     on_bug: OnBug | None = None,
 ) -> Report:
     """Everything that is wrong with the YAML of ``accelerate launch``, as far as it concerns DeepSpeed.
@@ -131,13 +132,15 @@ def check_launch_document(
     Args:
         document: the file; a ds_config that it names is read, too.
         run: what is known of the run.
+        twin: another launch file of the same run that is for the same machine.
         on_bug: see `check_document`.
     """
     findings: list[Finding] = []
     if isinstance(document.data, Mapping):
         run = launched_run(document.data, run or Run())
         file = find_ds_config(document)
-        launch = Launch(document.data, run.target, file is not None, None if file is None else _content(file))
+        ds_config = None if file is None else _content(file)
+        launch = Launch(document.data, run.target, file is not None, ds_config, twin)
         for rule in all_rules().values():
             if rule.check_launch is not None:
                 findings += _run(rule, rule.check_launch, launch, {}, document, on_bug)

@@ -106,16 +106,17 @@ def launch_rendezvous(launch: Launch) -> Iterator[Hit]:
 
 @launch_rule("launch-machine-rank")
 def launch_machine_rank(launch: Launch) -> Iterator[Hit]:
-    """A machine rank out of range"""
+    """A machine rank out of range, or of two machines"""
     machines, rank = _count(launch, "num_machines") or 1, launch.option("machine_rank")
     rank = int(rank) if isinstance(rank, str) and rank.isdigit() else rank
+    each = machines > 1 and _launcher(launch) in ("standard", "nossh")
     if runs_deepspeed(launch.data) and isinstance(rank, int) and not 0 <= rank < machines:
         message = f"'machine_rank' {rank} is not one of {machines} machines, which count from 0"
-        each = machines > 1 and _launcher(launch) in ("standard", "nossh")
-        hint = (
-            f"Write a number from 0 to {machines - 1}" if machines > 1 else "Write 0, or raise 'num_machines'"
-        )
+        hint = f"Write a number from 0 to {machines - 1}"
         yield Hit(("machine_rank",), message, hint, severity="error" if each else None)
+    elif each and launch.twin is not None and runs_deepspeed(launch.data):
+        message = f"'machine_rank' {rank or 0} is also that of {launch.twin}, a file of the same run"
+        yield Hit(("machine_rank",), message, f"Give each machine its own, from 0 to {machines - 1}")
 
 
 @launch_rule("launch-gpu-ids")
