@@ -208,7 +208,7 @@ def _wanted(key: str, value: Any) -> str | None:
             text == "auto" or (text.isdigit() and int(text) > 0),
             "a whole number",
         ),
-        "gradient_clipping": (text == "auto" or _is_number(text), "a number, or auto"),
+        "gradient_clipping": (text == "auto" or _is_number(text), "a number"),
         "zero3_init_flag": (text in _TRUE + _FALSE, "true or false"),
         "zero3_save_16bit_model": (text in ("true", "false"), "true or false"),
         "deepspeed_multinode_launcher": (
