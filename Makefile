@@ -6,6 +6,7 @@
 # make docs         the site of docs/, in site
 # make clean        remove what the others made
 # All but the last install what they need into .venv, which they make; PYTHON=python3.12 chooses its Python.
+# make check installs 0.4 GB, without torch; the others 2.6 GB.
 
 PYTHON ?= python3
 VENV := .venv
@@ -15,12 +16,16 @@ PYTEST := $(BIN)/python -m pytest
 # Hundreds of processes of the tests import zerokit: it is compiled once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart check test lint style bench docs clean
+.PHONY: quickstart check test lint bench docs clean
 
 quickstart: $(VENV)/.installed
 	@$(BIN)/zerokit quickstart
 
-check: style
+# torch is absent, or not: its types are left to make lint.
+check: $(VENV)/.installed-test
+	$(BIN)/ruff check zerokit launch tests tools
+	$(BIN)/ruff format --check zerokit launch tests tools
+	$(BIN)/mypy --ignore-missing-imports --no-warn-unused-ignores --allow-subclassing-any --allow-untyped-decorators --no-warn-return-any
 	$(PYTEST) -q -m "not torch and not rehearsal and not distributed and not gpu and not slow" --hypothesis-profile=quick -n 2
 
 test: $(VENV)/.installed-dev
@@ -30,15 +35,13 @@ test: $(VENV)/.installed-dev
 	@# Files of few tests come first, which are long ones.
 	$(PYTEST) -m distributed -n 2 --dist loadfile --no-loadscope-reorder
 
-lint: style
-	$(BIN)/vermin --target=3.11- --no-tips --violations --quiet zerokit launch
-	$(BIN)/mypy --python-version 3.12
-	$(BIN)/mypy --python-version 3.13
-
-style: $(VENV)/.installed-dev
+lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check zerokit launch tests tools
 	$(BIN)/ruff format --check zerokit launch tests tools
 	$(BIN)/mypy
+	$(BIN)/vermin --target=3.11- --no-tips --violations --quiet zerokit launch
+	$(BIN)/mypy --python-version 3.12
+	$(BIN)/mypy --python-version 3.13
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.validation.benchmarks.start_time
@@ -46,9 +49,16 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.validation.benchmarks.rehearsal_speed
 	$(BIN)/python -m tests.validation.benchmarks.generate_speed
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(BIN)/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else "zerokit needs Python 3.11, 3.12 or 3.13, and this is %d.%d: run make PYTHON=python3.12" % v)'
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed-test: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing zerokit, and what checks and the tests without torch need"
+	@$(PIP) --editable '.[checkpoint,plot,test]'
+	@touch $@
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	@# torch alone first: DeepSpeed's setup looks for it.
 	@echo "Installing torch into $(VENV): some minutes, most of them to download it"
 	@$(PIP) torch

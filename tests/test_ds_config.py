@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests import processes
-from zerokit import DSConfig
+from zerokit import DSConfig, check
 from zerokit.errors import ConfigError, DocumentError
 
 PRESETS = sorted((Path(__file__).parents[1] / "ds_configs").rglob("*.json"))
@@ -86,6 +86,12 @@ def test_check_is_lint_with_the_lines_of_the_file(tmp_path: Path) -> None:
         finding.rule for finding in report.findings
     }
     assert DSConfig(train_micro_batch_size_per_gpu=1, zero_optimization={"stage": 2}).check().ok
+
+
+def test_check_reads_a_launch_file(tmp_path: Path) -> None:
+    file = tmp_path / "launch.yaml"
+    file.write_text("distributed_type: DEEPSPEED\ndeepspeed_config: {gradient_accumulation_steps: 1}\n")
+    assert [one.rule for one in check(file, target="accelerate").findings] == ["launch-fixed-value"]
 
 
 @pytest.mark.parametrize(

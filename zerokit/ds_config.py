@@ -12,12 +12,13 @@ from pydantic import PrivateAttr, ValidationError
 from zerokit.choices import Target
 from zerokit.config.load import check_ds_config, load_ds_config, plain, read_ds_config
 from zerokit.config.root import DeepSpeedConfig
-from zerokit.documents import Document, dotted
+from zerokit.documents import Document, dotted, read_document
 from zerokit.errors import ConfigError, check_choice
 from zerokit.findings import DEFAULT_SEVERITY, SEVERITIES, Severity
 from zerokit.hardware import GPUS_PER_NODE
 from zerokit.hardware.cluster import Cluster
-from zerokit.lint import Report, check_document
+from zerokit.lint import Report
+from zerokit.lint.files import check_file
 from zerokit.lint.refusals import with_refusals
 from zerokit.lint.selection import Selection
 from zerokit.models import ModelShape, load_model_shape
@@ -44,7 +45,7 @@ def check(
     deepspeed_version: str | Version | None = None,
     severity: Severity = DEFAULT_SEVERITY,
 ) -> Report:
-    """Report every mistake in a ds_config, like ``zerokit check``.
+    """Report every mistake in a ds_config, or in the YAML of ``accelerate launch``, like ``zerokit check``.
 
     Args:
         config: a file, or the config itself.
@@ -81,7 +82,7 @@ def check(
         deepspeed_version=deepspeed_version,
     )
     check_choice("severity", severity, SEVERITIES)
-    return check_document(_document(config), run, select=Selection(least=severity).of)
+    return check_file(_document(config), run, select=Selection(least=severity).of)
 
 
 _check = check
@@ -192,7 +193,7 @@ def _document(config: str | Path | Mapping[str, Any] | DeepSpeedConfig) -> Docum
         return Document(config.dump(), "ds_config")
     if isinstance(config, Mapping):
         return Document(dict(config), "ds_config")
-    return read_ds_config(config)
+    return read_document(config, lenient=True)
 
 
 def _shape(model: str | Path | Mapping[str, Any] | ModelShape | None) -> ModelShape | None:

@@ -228,6 +228,9 @@ def test_nodes_have_8_gpus_unless_there_are_fewer(
         (["--dry-run"], "--dry-run: there is nothing to try. Add --fix"),
         (["--format", "xml"], "xml"),
         (["--severity", "worst"], "worst"),
+        (["--ignore", "batch-size"], "there is no --ignore. Write --disable RULE"),
+        (["--strict"], "there is no --strict. Errors give exit code 1, warnings 0"),
+        (["--ds-version", "0.17.0"], "Write --deepspeed-version VERSION"),
     ],
 )
 def test_options_that_cannot_be_used_give_2_and_one_line(
@@ -420,3 +423,137 @@ def test_upgrade_is_refused_together_with(zerokit: Run, other: tuple[str, ...]) 
     code, out, err = zerokit("check", ZERO2, "--upgrade", "0.16.4..", *other)
     assert (code, out) == (2, "")
     assert err.startswith(message)
+
+
+def launch_file(folder: Path, ds_config: str, **keys: object) -> Path:
+    """A launch file that names a ds_config beside it."""
+    lines = [
+        "distributed_type: DEEPSPEED",
+        f"deepspeed_config: {{deepspeed_config_file: {ds_config}}}",
+        "num_machines: 1",
+        *(f"{key}: {value}" for key, value in keys.items()),
+    ]
+    file = folder / "launch.yaml"
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+def found(out: str) -> list[tuple[str, str]]:
+    """File and rule of each finding in JSON, in order."""
+    return [
+        (Path(file["file"]).name, finding["rule"])
+        for file in json.loads(out)["files"]
+        for finding in file["findings"]
+    ]
+
+
+def test_the_ds_config_that_a_launch_file_names_is_checked_as_its_run(zerokit: Run, tmp_path: Path) -> None:
+    ds_config = tmp_path / "ds.json"
+    # 12 is no multiple of 8; nothing is said of running without the Trainer and accelerate.
+    ds_config.write_text('{"train_batch_size": 12, "bf16": {"enabled": "auto"}}')
+    launch = launch_file(tmp_path, "ds.json", num_processes=8)
+    expected = [("ds.json", rule) for rule in ("accelerate-without-zero", "batch-size")]
+    for files in ([launch], [tmp_path], [launch, ds_config], [ds_config, launch]):
+        code, out, _ = zerokit("check", *files, "--format", "json")
+        assert (code, sorted(found(out))) == (1, expected)
+    alone = zerokit("check", ds_config, "--format", "json")[1]
+    assert found(alone) == [("ds.json", "auto-beside-numbers")]
+
+
+def test_all_defects_of_a_named_ds_config_are_told(zerokit: Run, tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text(
+        '{"train_batch_size": "auto", "bf16": {"enabled": true}, "zero_optimization": {"stage": 0}}'
+    )
+    launch = launch_file(tmp_path, "ds.json", num_processes=8)
+    _, out, _ = zerokit("check", launch, "--deepspeed-version", "0.18.2", "--format", "json")
+    assert found(out).count(("ds.json", "known-defect")) == 2
+
+
+def test_a_named_ds_config_that_cannot_be_read_is_an_error_of_its_own(zerokit: Run, tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text('{"zero_optimization": [')
+    launch = launch_file(tmp_path, "ds.json", num_processes=8, use_cpu="true")
+    code, out, err = zerokit("check", launch)
+    assert (code, "[launch-cpu]" in out) == (2, True)
+    assert err.startswith(f"zerokit: error: {tmp_path / 'ds.json'}:1")
+
+
+@pytest.mark.parametrize(
+    ("keys", "rules"),
+    [
+        ({}, [("b.yaml", "launch-machine-rank")]),
+        ({"machine_rank": 1}, []),
+        ({"main_process_ip": "10.0.0.2"}, []),
+        ({"num_machines": 1}, []),
+        ({"deepspeed_config": "{deepspeed_multinode_launcher: standard, zero_stage: 1}"}, []),
+    ],
+)
+def test_each_machine_has_its_own_rank(
+    zerokit: Run, tmp_path: Path, keys: dict[str, object], rules: list[tuple[str, str]]
+) -> None:
+    shared: dict[str, object] = {
+        **{"distributed_type": "DEEPSPEED", "num_machines": 2, "num_processes": 8},
+        **{"main_process_ip": "10.0.0.1", "machine_rank": 0},
+        "deepspeed_config": "{deepspeed_multinode_launcher: standard}",
+    }
+    for name, more in (("a.yaml", {}), ("b.yaml", keys)):
+        lines = (f"{key}: {value}" for key, value in (shared | more).items())
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+    assert found(zerokit("check", tmp_path, "--format", "json")[1]) == rules
+
+
+def test_fix_leaves_a_named_ds_config_alone(zerokit: Run, bad: Path) -> None:
+    before = bad.read_text()
+    code, out, _ = zerokit("check", launch_file(bad.parent, bad.name), "--fix")
+    assert (code, bad.read_text()) == (1, before)
+    assert "gradient_cliping" in out
+
+
+def test_a_file_that_does_not_fit_the_recipe_hides_no_other(zerokit: Run, tmp_path: Path, bad: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        "model: gpt2\ndata: {train: a.jsonl}\n"
+        "training: {output_dir: out, optim: deepspeed_muon, max_grad_norm: 0.5}\n"
+    )
+    other = tmp_path / "other.json"
+    other.write_text('{"zero_optimization": {"stage": 2}}')
+    code, out, err = zerokit("check", other, bad, "--recipe", recipe, "--only", "unknown-key")
+    assert (code, len(err.splitlines())) == (2, 2)
+    code, out, err = zerokit("check", other, bad, "--recipe", recipe, "--format", "json")
+    assert [bool(file.get("error")) for file in json.loads(out)["files"]] == [True, True]
+
+
+def test_a_diff_does_not_hide_what_it_leaves(zerokit: Run, bad: Path) -> None:
+    bad.write_text(bad.read_text().replace('{"stage": 2}', '{"stage": 9}'))
+    other = bad.with_name("other.json")
+    other.write_text('{"zero_optimization": {"stag": 1, "stage": 7}}')
+    code, out, err = zerokit("check", bad, other, "--fix", "--diff")
+    assert code == 1
+    assert "error" not in out  # the patch alone
+    assert [line.rsplit("[", 1)[-1] for line in err.splitlines() if ": error: " in line].count(
+        "bad-value]"
+    ) == 2
+    assert "gradient_cliping" not in err
+
+
+def test_what_several_files_have_is_said_once(zerokit: Run, bad: Path) -> None:
+    files = [bad, *(bad.with_name(f"bad{number}.json") for number in range(3))]
+    for file in files:
+        file.write_text(bad.read_text())
+    code, out, _ = zerokit("check", *files)
+    assert code == 1
+    (line,) = [line for line in out.splitlines() if "gradient_cliping" in line]
+    assert line.startswith("4 files: error: unknown key 'gradient_cliping'")
+    assert all(f"{file}:3:3" in out for file in files)
+    assert out.splitlines()[-1].startswith("4 errors in 4 files")
+    assert len(found(zerokit("check", *files, "--format", "json")[1])) == 4
+    _, out, _ = zerokit("check", *files[:2])
+    assert out.count("unknown key") == 2
+
+
+def test_other_files_are_left_out_on_request(zerokit: Run, bad: Path) -> None:
+    package = bad.with_name("package.json")
+    package.write_text('{"dependencies": {}}')
+    assert zerokit("check", package, "--skip-others")[:2] == (0, "")
+    code, out, _ = zerokit("check", package, bad, "--skip-others")
+    assert (code, "package" in out, "gradient_cliping" in out) == (1, False, True)
+    assert zerokit("check", package)[0] == 2

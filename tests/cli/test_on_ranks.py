@@ -404,6 +404,7 @@ def piped(text: str) -> tuple[int, str]:
     return read, f"/dev/fd/{read}"
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("is_joined", [False, True])
 def test_ranks_read_files_in_the_place_of_pipes(
     is_joined: bool, zerokit: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

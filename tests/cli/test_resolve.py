@@ -107,8 +107,8 @@ def test_the_optimizer_that_a_recipe_names_is_in_its_ds_config(
     assert (code, err) == (0, "")
     assert "accelerate-optimizer-swap" not in out
     recipe.write_text(lines.replace("NAME", "deepspeed_lamb"))
-    for command in ("resolve", "check"):
-        assert f"{recipe}:3 (training.optim): LAMB scales" in refused(zerokit, command, *words)
+    assert f"{recipe}:3 (training.optim): LAMB scales" in refused(zerokit, "resolve", *words)
+    assert f"{recipe}:3 (training.optim): LAMB scales" in refused(zerokit, "check", *words[:-2])
 
 
 def test_a_recipe_gives_arguments_ds_config_and_model(zerokit: Run, tmp_path: Path) -> None:
@@ -228,3 +228,51 @@ def test_fp32_by_default_says_what_estimate_and_train_assume(zerokit: Run, tmp_p
     assert words not in zerokit("resolve", file, "--argument", "bf16=true")[1]
     file.write_text('{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": false}}')
     assert words not in zerokit("resolve", file)[1]
+
+
+LAUNCH = """distributed_type: DEEPSPEED
+mixed_precision: bf16
+num_processes: 8
+deepspeed_config:
+  zero_stage: 3
+  offload_optimizer_device: cpu
+"""
+
+
+def test_a_launch_file_is_the_ds_config_that_accelerate_makes(zerokit: Run, tmp_path: Path) -> None:
+    launch, twin = tmp_path / "launch.yaml", tmp_path / "twin.json"
+    launch.write_text(LAUNCH)
+    _, out, _ = zerokit("resolve", launch, "--target", "accelerate", "--num-gpus", 8, "--format", "json")
+    values = {value["path"]: (value["value"], value["line"]) for value in json.loads(out)["values"]}
+    assert values["zero_optimization.stage"] == (3, 5)
+    assert values["zero_optimization.offload_optimizer.device"] == ("cpu", 6)
+    assert values["bf16.enabled"] == (True, 2)
+    assert json.loads(out)["lost"] == []
+    twin.write_text(
+        '{"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "gradient_clipping": "auto", '
+        '"gradient_accumulation_steps": "auto", "bf16": {"enabled": true}, '
+        '"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}}'
+    )
+    assert zerokit("diff", launch, twin)[0] == 0
+    numbers = ("--num-gpus", 8, "--micro-batch-size", 1, "--seq-len", 512, "--format", "json")
+    memory = [zerokit("estimate", "llama-3.1-8b", "--ds-config", file, *numbers) for file in (launch, twin)]
+    assert memory[0][1] == memory[1][1] != ""
+
+
+@pytest.mark.parametrize("command", ["resolve", "diff"])
+def test_a_launch_file_without_deepspeed_is_refused_in_a_line(
+    zerokit: Run, tmp_path: Path, command: str
+) -> None:
+    launch = tmp_path / "fsdp.yaml"
+    launch.write_text(LAUNCH.replace("DEEPSPEED", "FSDP"))
+    files = [launch] * (2 if command == "diff" else 1)
+    assert "starts FSDP, not DeepSpeed" in refused(zerokit, command, *files)
+
+
+def test_a_launch_file_leads_to_the_ds_config_that_it_names(zerokit: Run, tmp_path: Path) -> None:
+    launch = tmp_path / "launch.yaml"
+    launch.write_text("distributed_type: DEEPSPEED\ndeepspeed_config: {deepspeed_config_file: ds.json}\n")
+    assert "names 'ds.json', which is not here" in refused(zerokit, "resolve", launch)
+    (tmp_path / "ds.json").write_text('{"train_batch_size": 4, "zero_optimization": {"stage": 1}}')
+    _, out, _ = zerokit("resolve", launch, "--num-gpus", 4)
+    assert "ds.json, line 1" in out

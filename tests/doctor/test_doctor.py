@@ -105,6 +105,7 @@ def test_a_gpu_for_which_torch_has_no_code(gpu: str, arches: list[str], status: 
     assert only(results, "NCCL").status == "ok"
 
 
+@pytest.mark.torch
 def test_torch_that_sees_no_gpu(programs: Path) -> None:
     answer = {"build": "", "nccl": "", "arches": [], "gpus": []}
     assert only(software.gpus(answer), "GPUs").status == "not checked"
@@ -334,7 +335,11 @@ SAME = 'shift 6; exec bash -c "$1"'
     ("there", "status", "words"),
     [
         (SAME, "ok", []),
-        (f'{SAME.replace("exec ", "")} | sed \'s/"torch": "/&0./\'', "error", ["other versions: torch 0."]),
+        pytest.param(
+            f'{SAME.replace("exec ", "")} | sed \'s/"torch": "/&0./\'',
+            *("error", ["other versions: torch 0."]),
+            marks=pytest.mark.torch,
+        ),
         (f'{SAME.replace("exec ", "")} | sed \'s/"time": 1/"time": 2/\'', "error", ["clock is off by"]),
         ("echo 'ssh: connect to host a port 22: No route to host' >&2; exit 255", "error", ["No route"]),
         ("echo 'bash: no such file' >&2; exit 127", "error", ["does not run there"]),

@@ -16,11 +16,14 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from tests.validation.lint.hints import edits_of
+from zerokit.config.launch_file import ds_config_of
 from zerokit.config.repairs import edited
 from zerokit.documents import Document, parse_yaml
 from zerokit.findings import Finding, Move, Remove, SetValue
 from zerokit.lint import launch_options
 from zerokit.lint.run import all_rules, check_launch_document
+from zerokit.releases.versions import parse_version
+from zerokit.resolving.run import Run
 
 pytestmark = pytest.mark.torch
 
@@ -38,8 +41,8 @@ def launch(*, section: Mapping[str, Any] | None = None, **keys: Any) -> dict[str
     return {**BASE, "deepspeed_config": dict(section or {"zero_stage": 2}), **keys}
 
 
-def findings(data: Mapping[str, Any]) -> list[Finding]:
-    return list(check_launch_document(Document(data, "accelerate.yaml")).findings)
+def findings(data: Mapping[str, Any], **facts: Any) -> list[Finding]:
+    return list(check_launch_document(Document(data, "accelerate.yaml"), Run.of(**facts)).findings)
 
 
 def said(data: Mapping[str, Any], *severities: str) -> list[tuple[str, str]]:
@@ -177,7 +180,181 @@ def test_what_may_not_stand_beside_a_ds_config(
         started(yaml.safe_dump(data), tmp_path, accelerate)
     (finding,) = [finding for finding in findings(data) if finding.rule == "launch-two-configs"]
     assert finding.path == path
-    assert finding.fix == (Remove(path),)
+    in_ds_config = {"zero_stage": 2, "mixed_precision": "no"}  # which "no" agrees with
+    assert finding.fix == ((Remove(path),) if value is None or key in in_ds_config else ())
+
+
+@pytest.mark.parametrize(
+    ("ds_config", "key", "value", "words", "enough"),
+    [
+        ({"bf16": {"enabled": "auto"}}, "mixed_precision", "bf16", "leaves it to the script", False),
+        ({}, "mixed_precision", "bf16", "leaves it to the script", False),
+        ({"bf16": {"enabled": True}}, "mixed_precision", "bf16", "the ds_config says it", True),
+        ({"fp16": {"enabled": True}}, "mixed_precision", "bf16", "the ds_config has fp16", False),
+        ({"bf16": {"enabled": "auto"}}, "mixed_precision", "no", "the ds_config says it", True),
+        ({"zero_optimization": {"stage": 3}}, "zero_stage", 3, "the ds_config says it", True),
+        ({"zero_optimization": {"stage": 3}}, "zero_stage", 2, "which has 3", False),
+        ({"gradient_clipping": "auto"}, "gradient_clipping", 0.5, "which has 'auto'", False),
+        ({}, "offload_param_device", "none", "the ds_config says it", True),
+    ],
+)
+def test_the_advice_about_two_configs_follows_the_ds_config(
+    ds_config: dict[str, Any], key: str, value: Any, words: str, enough: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "ds.json").write_text(json.dumps(ds_config))
+    data = launch(section={FILE: "ds.json"})
+    (data if key == "mixed_precision" else data["deepspeed_config"])[key] = value
+    report = check_launch_document(Document(data, str(tmp_path / "launch.yaml")))
+    (finding,) = [one for one in report.findings if one.rule == "launch-two-configs"]
+    assert words in str(finding.hint)
+    assert bool(finding.fix) is enough
+
+
+def test_a_flag_for_stage_3_is_compared_with_the_ds_config(tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
+    data = launch(section={FILE: "ds.json", "zero3_init_flag": True})
+    (finding,) = check_launch_document(Document(data, str(tmp_path / "a.yaml"))).findings
+    assert (finding.rule, "the stage is 2 in the ds_config" in finding.message) == ("launch-zero3-keys", True)
+    assert said(data) == [("launch-ds-config", f"deepspeed_config.{FILE}")]  # which is not there
+
+
+STANDARD = {"zero_stage": 2, "deepspeed_multinode_launcher": "standard"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "rule", "endpoint"),
+    [
+        ({}, "launch-address", "None:29500"),
+        ({"main_process_ip": ""}, "launch-address", ":29500"),
+        ({"main_process_ip": "127.0.0.1"}, "launch-address", "127.0.0.1:29500"),
+        ({"main_process_ip": "10.0.0.1"}, None, "10.0.0.1:29500"),
+        ({"main_process_ip": "10.0.0.1", "main_process_port": 0}, "launch-address", None),
+        ({"main_process_ip": "10.0.0.1", "same_network": False}, None, "10.0.0.1:29500"),
+        ({"main_process_ip": "10.0.0.1", "rdzv_backend": "c10d"}, "launch-rendezvous", "10.0.0.1:29500"),
+        ({"section": STANDARD | {"main_process_ip": "10.0.0.1"}}, None, "10.0.0.1:29500"),
+    ],
+)
+def test_machines_meet_at_an_address(
+    keys: dict[str, Any], rule: str | None, endpoint: str | None, accelerate: Any, tmp_path: Path
+) -> None:
+    from accelerate.utils.launch import _filter_args, prepare_deepspeed_cmd_env
+    from torch.distributed.run import config_from_args, get_args_parser
+
+    data = launch(**{"section": STANDARD, "num_machines": 2, "machine_rank": 1, **keys})
+    file = tmp_path / "accelerate.yaml"
+    file.write_text(yaml.safe_dump(data))
+    parsed = accelerate.launch_command_parser().parse_args(["--config_file", str(file), "train.py"])
+    args, *_ = accelerate._validate_launch_command(parsed)
+    args.deepspeed_fields_from_accelerate_config = ""
+    prepare_deepspeed_cmd_env(args)
+    words = ["--training_script", "train.py", "--training_script_args", []]
+    config, *_ = config_from_args(_filter_args(args, get_args_parser(), words))
+    assert config.rdzv_backend == "static"
+    assert endpoint in (None, config.rdzv_endpoint)
+    assert [found for found, _ in said(data)] == ([rule] if rule else [])
+
+
+def test_a_launcher_with_a_hostfile_finds_the_address() -> None:
+    for launcher, rules in (("pdsh", []), ("nossh", ["launch-address"])):
+        section = {"deepspeed_hostfile": "hosts", "deepspeed_multinode_launcher": launcher}
+        assert [rule for rule, _ in said(launch(section=section, num_machines=2))] == rules
+
+
+@pytest.mark.parametrize(
+    ("value", "target", "expected"),
+    [
+        (1, None, "warning"),
+        (1, "accelerate", "warning"),
+        ("4", "accelerate", "warning"),
+        (1, "trainer", "info"),
+        ("auto", None, "info"),
+        ("auto", "accelerate", "error"),
+        ("auto", "trainer", None),
+        (None, "accelerate", None),
+    ],
+)
+def test_steps_in_the_file_win_over_the_script(value: Any, target: Any, expected: str | None) -> None:
+    section = {"zero_stage": 2, "gradient_accumulation_steps": value}
+    found = findings(launch(section=section, mixed_precision="bf16"), target=target)
+    steps = [one for one in found if one.path[-1] == "gradient_accumulation_steps"]
+    assert [one.severity for one in steps] == ([expected] if expected else [])
+    assert all(str(one.hint).startswith(("Remove the key", "Make them equal, or remove")) for one in steps)
+    if target == "accelerate":
+        text = " ".join(f"{one.message} {one.hint}" for one in found)
+        assert "Trainer" not in text
+        assert value == "auto" or "auto" not in text
+
+
+def test_auto_stops_an_accelerator_and_no_value_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "auto")
+    with pytest.raises(ValueError, match="invalid literal for int"):
+        accelerate.Accelerator(gradient_accumulation_steps=4)
+
+
+@pytest.mark.parametrize(
+    ("section", "keys", "version", "name", "severity"),
+    [
+        ({"gradient_accumulation_steps": 8}, {}, "0.18.2", "zero2-accumulation", "error"),
+        ({"gradient_accumulation_steps": 1}, {}, "0.18.2", "zero2-accumulation", None),
+        ({}, {}, "0.18.2", "zero2-accumulation", "warning"),
+        ({}, {}, "0.18.3", "zero2-accumulation", None),
+        ({"offload_optimizer_device": "cpu"}, {}, "0.18.5", "zero2-offload-accumulation", "warning"),
+        ({"zero_stage": 0}, {"mixed_precision": "bf16"}, "0.18.0", "stage0-bf16-accumulates", "error"),
+        ({"zero_stage": 0}, {"mixed_precision": "no"}, "0.18.0", "stage0-bf16-accumulates", "warning"),
+        ({"zero_stage": 0}, {"mixed_precision": "fp16"}, "0.18.0", "stage0-bf16-accumulates", None),
+        ({"zero_stage": 3, "zero3_save_16bit_model": True}, {}, "0.17.0", "zero3-gradient-stream", "warning"),
+        ({FILE: "ds.json"}, {}, "0.18.2", "zero2-accumulation", None),
+        ({}, {"distributed_type": "FSDP"}, "0.18.2", "zero2-accumulation", None),
+    ],
+)
+def test_known_defects_of_what_accelerate_makes_of_the_file(
+    section: dict[str, Any], keys: dict[str, Any], version: str, name: str, severity: str | None
+) -> None:
+    data = launch(section=section, **keys)
+    found = findings(data, deepspeed_version=parse_version(version))
+    met = [one for one in found if one.message.endswith(f"zerokit explain {name})")]
+    assert [one.severity for one in met] == ([severity] if severity else [])
+    assert all(one.message.startswith(f"DeepSpeed {version} with '") for one in met)
+    assert all(
+        ("if the script" in one.message) is (name != "zero3-gradient-stream" and severity == "warning")
+        for one in met
+    )
+
+
+@pytest.mark.parametrize(
+    ("keys", "section"),
+    [
+        ({"mixed_precision": "bf16"}, {"gradient_accumulation_steps": 4, "gradient_clipping": 0.5}),
+        ({"mixed_precision": "fp16"}, {"zero_stage": 3, "offload_param_device": "cpu"}),
+        ({}, {"zero_stage": 3, "offload_optimizer_device": "cpu", "zero3_save_16bit_model": True}),
+        ({"mixed_precision": "no"}, {"zero_stage": 0, "gradient_clipping": 0.0}),
+        ({"mixed_precision": "fp8"}, {"zero_stage": "1"}),
+    ],
+)
+def test_the_ds_config_is_that_which_accelerate_makes(
+    keys: dict[str, Any], section: dict[str, Any], accelerate: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    data = launch(section=section, **keys)
+    monkeypatch.setattr("accelerate.utils.launch.is_fp8_available", lambda: True)
+    *_, plugin = started(yaml.safe_dump(data), tmp_path, accelerate)
+    word = keys.get("mixed_precision", "no")
+    plugin.set_mixed_precision(word)
+    ours, theirs = ds_config_of(Document(data, "a.yaml")).data, plugin.deepspeed_config
+    for name in ("bf16", "fp16"):
+        left_open = word == "no" and ours[name] == {"enabled": "auto"} and theirs[name] == {"enabled": False}
+        assert left_open or ours[name] == theirs[name]
+    assert normal(ours) == normal(theirs)
+
+
+def normal(config: dict[str, Any]) -> dict[str, Any]:
+    """Without the precisions, and what means the same whether written or not."""
+    zero = {key: value for key, value in config["zero_optimization"].items() if value is not False}
+    for key in ("offload_optimizer", "offload_param"):
+        section = {name: value for name, value in zero.pop(key, {}).items() if value is not None}
+        zero |= {key: section} if section.get("device", "none") != "none" else {}
+    rest = {key: value for key, value in config.items() if key not in ("bf16", "fp16", "steps_per_print")}
+    return rest | {"zero_optimization": zero}
 
 
 def test_what_may_stand_beside_a_ds_config(accelerate: Any, tmp_path: Path, ds_config: str) -> None:
@@ -499,7 +676,7 @@ def test_the_trainer_compares_what_the_file_fixes(
     config = HfTrainerDeepSpeedConfig(plugin.hf_ds_config.config)
     config.trainer_config_process(args)
     assert bool(config.mismatches) is stops
-    named = said(data, "info")
+    named = [(one.rule, ".".join(map(str, one.path))) for one in findings(data, target="trainer")]
     compared = keys.get("section", {}) or keys
     fixed = [("launch-fixed-value", f"deepspeed_config.{key}") for key in keys.get("section", {})]
     fixed = fixed or [("launch-fixed-value", key) for key in keys]

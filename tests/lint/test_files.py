@@ -114,14 +114,22 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_folders_give_what_looks_like_a_ds_config(tmp_path: Path) -> None:
     meant = [
         write(tmp_path, "a.json", DS),
+        write(tmp_path, "b/accelerate.json", {"distributed_type": "DEEPSPEED", "deepspeed_config": {}}),
         write(tmp_path, "b/broken.json", '{"zero_optimization": {'),
         write(tmp_path, "b/c/comment.JSON", '{"bf16": {"enabled": true}, // on\n}'),
+        write(tmp_path, "b/c/launch.yml", ACCELERATE),
     ]
     for name, content in (
         ("config.json", {"model_type": "llama"}),
         ("b/list.json", [DS]),
         ("b/broken_other.json", "{"),
-        ("b/accelerate.json", {"distributed_type": "DEEPSPEED", "deepspeed_config": {}, "bf16": 1}),
+        ("fsdp.yaml", "distributed_type: FSDP\nfsdp_config: {}\nmixed_precision: bf16\n"),
+        ("config_qwen.json", {"bf16": True, "fp16": False, "model_type": "qwen", "hidden_size": 8}),
+        ("sft.json", {"bf16": True, "deepspeed": "ds.json", "output_dir": "out", "learning_rate": 1}),
+        (
+            "axolotl.yaml",
+            "base_model: a\ndatasets: []\ndeepspeed: ds.json\nbf16: true\n",
+        ),
         ("b/mentions.json", {"why": "zero_optimization"}),
         ("ds.yaml", "zero_optimization:\n  stage: 2\n"),
         (".git/a.json", DS),

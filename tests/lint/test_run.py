@@ -157,7 +157,7 @@ def test_a_rule_that_fails_is_zerokits_bug(only: dict[str, Rule]) -> None:
 
 def test_rules_of_launch_files_see_their_data_and_no_others(only: dict[str, Rule]) -> None:
     def launch(data: Any) -> Iterator[Hit]:
-        yield Hit(("deepspeed_config",), f"stage {data['deepspeed_config']['zero_stage']}", "hint")
+        yield Hit(("deepspeed_config",), f"stage {data.data['deepspeed_config']['zero_stage']}", "hint")
 
     add(Rule("launch", "accelerate", "error", "title", "text", {}, {}, check_launch=launch))
 

@@ -136,3 +136,24 @@ def test_a_config_is_equal_to_itself_in_any_order_and_with_its_defaults(
     except Exception:  # some defaults are refused beside others, such as both of a deprecated pair
         return
     assert acting(differences(load_ds_config(config), everything)) == {}
+
+
+@pytest.mark.parametrize(
+    ("keys", "named"),
+    [
+        (zero(2, offload_optimizer={"device": "cpu"}), {"zero_optimization.offload_optimizer.device"}),
+        ({"optimizer": {"type": "AdamW", "params": {"lr": 0.1}}}, {"optimizer.type", "optimizer.params.lr"}),
+        ({"optimizer": {"type": "AdamW"}}, {"optimizer.type"}),
+        ({"activation_checkpointing": {"profile": True}}, {"activation_checkpointing.profile"}),
+    ],
+)
+def test_a_section_that_one_config_has_is_told_by_the_keys_that_it_sets(
+    keys: dict[str, Any], named: set[str]
+) -> None:
+    for left, right in ((zero(2), zero(2) | keys), (zero(2) | keys, zero(2))):
+        assert set(acting(compare(left, right))) == named
+
+
+def test_a_section_without_keys_is_told_by_its_defaults() -> None:
+    found = acting(compare(zero(2), zero(2, zenflow={})))
+    assert "zero_optimization.zenflow.topk_ratio" in found

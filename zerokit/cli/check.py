@@ -28,7 +28,7 @@ from zerokit.findings import DEFAULT_SEVERITY, Severity
 from zerokit.hardware import GPUS_PER_NODE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from zerokit.documents import Document
     from zerokit.lint.outputs import CheckedFile
@@ -51,7 +51,7 @@ class CheckOptions:
         list[Path],
         typer.Argument(
             metavar="FILE...",
-            help="ds_config files, folders of them, YAML of accelerate launch, or - for standard input.",
+            help="ds_config files, YAML of accelerate launch, folders of both, or - for standard input.",
             show_default=False,
         ),
     ]
@@ -105,6 +105,13 @@ class CheckOptions:
             show_default=f"{DEFAULT_SEVERITY}; info with --only",
         ),
     ] = None
+    skip_others: Annotated[
+        bool,
+        typer.Option(
+            "--skip-others",
+            help="Leave out files that are no ds_config and no YAML of accelerate launch for DeepSpeed.",
+        ),
+    ] = False
     output_format: Annotated[
         Literal["text", "json", "github", "sarif"], typer.Option("--format", help="Output format.")
     ] = "text"
@@ -120,12 +127,14 @@ class CheckOptions:
 def check(options: CheckOptions) -> None:
     """Report every mistake in ds_config files. Exits with 1 if there are errors."""
     from zerokit.hardware.cluster import Cluster
-    from zerokit.lint.files import files_in
+    from zerokit.lint.files import STDIN, files_in
     from zerokit.lint.selection import Selection
     from zerokit.resolving.run import Run
 
     if options.dry_run and not options.fix:
         raise ZerokitError("there is nothing to try", where="--dry-run", hint="Add --fix")
+    if options.fix and not options.dry_run and STDIN in options.files:
+        raise ZerokitError("standard input cannot be fixed", where="--fix", hint="Add --dry-run")
     card = chosen_gpu(options.gpu, options.gpu_memory)
     note_caveat(card)
     host_bytes = memory_size(options.host_memory, "--host-memory")
@@ -139,8 +148,8 @@ def check(options: CheckOptions) -> None:
     least = options.severity or ("info" if options.only or upgrade else DEFAULT_SEVERITY)
     selection = Selection(options.only or (), options.disable or (), least)
     checker = _Checker(run, loaded, selection, options.fix, options.dry_run, upgrade)
-    checked = [checker.check(file) for file in files_in(options.files)]
-    _print(checked, options.output_format, checker.diffs)
+    checked = checker.check(files_in(options.files, skip_others=options.skip_others))
+    _print(checked, options.output_format, checker)
     if options.model is not None and card is not None:
         from zerokit.console import note
 
@@ -222,9 +231,38 @@ class _Checker:
     dry_run: bool
     upgrade: Upgrade | None = None
     diffs: list[str] = field(default_factory=list)
+    remaining: list[CheckedFile] = field(default_factory=list)
+    """What the fixes of `diffs` leave."""
+    twins: Mapping[str, str] = field(default_factory=dict)
+    """Launch files for the same machine as an earlier one."""
     bugs: int = 0
 
-    def check(self, file: Path | DocumentError) -> CheckedFile:
+    def check(self, files: Iterable[Path | DocumentError]) -> list[CheckedFile]:
+        """Check the files, and after each launch file the ds_config that it names."""
+        from zerokit.config.launch_file import find_ds_config, is_launch_file
+        from zerokit.documents import Document
+        from zerokit.lint.files import named_ds_configs, twins
+
+        read = [(file, self._read(file)) for file in files]
+        documents = [content for _, content in read if isinstance(content, Document)]
+        self.twins = twins(documents)
+        named = {file.resolve(): run for file, run in named_ds_configs(documents, self.run).items()}
+        done = {file.resolve() for file, _ in read if isinstance(file, Path)}
+        checked = []
+        for file, content in read:
+            if not isinstance(content, Document):
+                checked.append(content)
+                continue
+            checked.append(self._checked(file, content, named.get(Path(content.name).resolve())))
+            beside = find_ds_config(content) if is_launch_file(content.data) else None
+            if beside is not None and beside.resolve() not in done:
+                done.add(beside.resolve())
+                other = self._read(beside)
+                run = named[beside.resolve()]
+                checked.append(self._checked(None, other, run) if isinstance(other, Document) else other)
+        return checked
+
+    def _read(self, file: Path | DocumentError) -> Document | CheckedFile:
         from zerokit.documents import printable
         from zerokit.lint import Report
         from zerokit.lint.files import read_file
@@ -233,35 +271,40 @@ class _Checker:
         if isinstance(file, DocumentError):
             return CheckedFile(file.where or "", Report((), {}), error=file)
         try:
-            document = read_file(file)
-            if not self.fix:
-                return CheckedFile(document.name, self._report(document))
+            return read_file(file)
         except DocumentError as error:
             return CheckedFile(printable(file), Report((), {}), error=error)
-        return self._fixed(file, document)
 
-    def _fixed(self, file: Path, document: Document) -> CheckedFile:
+    def _checked(self, file: object, document: Document, named: Run | None) -> CheckedFile:
+        """Check a file, and fix it if it was given.
+
+        Args:
+            file: its path; not one for a ds_config that was found through a launch file.
+            document: what it holds.
+            named: what launch files that name it say of its run; None if there are none.
+        """
         from zerokit.lint import Report
-        from zerokit.lint.files import STDIN
         from zerokit.lint.fix import fix_document, unified_diff
         from zerokit.lint.outputs import CheckedFile
 
-        if file == STDIN and not self.dry_run:
-            raise ZerokitError("standard input cannot be fixed", where="--fix", hint="Add --dry-run")
-        fixed = fix_document(document, self._report)
-        if self.dry_run:
-            self.diffs.append(unified_diff(document, fixed.document))
-            return CheckedFile(document.name, self._report(document))
+        report = partial(self._report, named=named)
         try:
+            if not self.fix or not isinstance(file, Path):
+                return CheckedFile(document.name, report(document))
+            fixed = fix_document(document, report)
+            if self.dry_run:
+                self.diffs.append(unified_diff(document, fixed.document))
+                self.remaining.append(CheckedFile(document.name, fixed.report))
+                return CheckedFile(document.name, report(document))
             if fixed.done:
                 write_file(file, fixed.document.text or "", follow_links=True)
         except ZerokitError as error:
             return CheckedFile(document.name, Report((), {}), error=error)
         return CheckedFile(document.name, fixed.report, fixed.done)
 
-    def _report(self, document: Document) -> Report:
-        from zerokit.lint.files import check_file
-        from zerokit.lint.recognition import is_accelerate_config
+    def _report(self, document: Document, named: Run | None) -> Report:
+        from zerokit.config.launch_file import is_launch_file
+        from zerokit.lint.files import check_file, check_for_accelerate
 
         def on_bug(rule: Rule, error: Exception) -> None:
             from zerokit.console import note
@@ -272,8 +315,10 @@ class _Checker:
                 f"zerokit: {type(error).__name__}: {error}"
             )
 
+        if named is not None:
+            return check_for_accelerate(document, named, on_bug=on_bug, select=self.selection.of)
         run = self.run
-        if self.loaded is not None and not is_accelerate_config(document.data):
+        if self.loaded is not None and not is_launch_file(document.data):
             from zerokit.writing.named_optimizer import write_optimizer
 
             document, loaded = write_optimizer(document, self.loaded)
@@ -282,13 +327,16 @@ class _Checker:
             from zerokit.lint.upgrade import check_upgrade
 
             return check_upgrade(document, run, self.upgrade, select=self.selection.of)
-        return check_file(document, run, on_bug=on_bug, select=self.selection.of)
+        twin = self.twins.get(document.name)
+        return check_file(document, run, twin=twin, on_bug=on_bug, select=self.selection.of)
 
 
-def _print(checked: Sequence[CheckedFile], output_format: str, diffs: Sequence[str]) -> None:
+def _print(checked: Sequence[CheckedFile], output_format: str, checker: _Checker) -> None:
+    from zerokit.console import note
     from zerokit.lint import outputs
     from zerokit.reporting.terminal import show_lines
 
+    diffs = checker.diffs
     if output_format == "json":
         print_json(outputs.to_data(checked) | ({"diff": "".join(diffs)} if diffs else {}))
     elif output_format == "sarif":
@@ -300,6 +348,9 @@ def _print(checked: Sequence[CheckedFile], output_format: str, diffs: Sequence[s
         for line in "".join(diffs).removesuffix("\n").split("\n"):
             text = line.removesuffix("\r")
             typer.echo("\t".join(map(visible, text.split("\t"))) + line[len(text) :])
+        left = [file for file in checker.remaining if file.report.findings]
+        for words in outputs.text_lines(left) if left else ():
+            note("".join(text for text, _ in words))
     else:
         show_lines(outputs.text_lines(checked))
 

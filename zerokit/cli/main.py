@@ -48,8 +48,26 @@ COMMANDS = {
 }
 """Each command with its module in `zerokit.cli`, in the order of the help."""
 
+_OF_CHECK = {
+    "Write --only RULE": ("--select", "--rule", "--rules", "--enable"),
+    "Write --disable RULE": ("--ignore", "--ignore-rule", "--skip", "--exclude-rule"),
+    "Write --severity error, warning or info: the lowest that is reported": ("--level", "--min-severity"),
+    "Errors give exit code 1, warnings 0; --format json has both": (
+        *("--strict", "--fail-on", "--fail-level", "--max-warnings", "--error-on-warning", "--exit-zero"),
+    ),
+    "Write --deepspeed-version VERSION": ("--ds-version", "--version", "--release"),
+    "Write --num-gpus N": ("--world-size", "--gpus", "--num-processes", "--nproc-per-node"),
+    "Write --format text, json, github or sarif": ("--output", "--output-format", "--json", "--sarif"),
+    "Give the file as an argument, without an option": ("--config", "--config-file", "--ds-config", "--file"),
+    "'zerokit estimate' judges memory": ("--seq-len", "--micro-batch-size", "--gradient-checkpointing"),
+}
+"""What other checkers and commands have, and ``zerokit check`` does otherwise."""
 _ELSEWHERE = {
-    ("zerokit estimate", "--recipe"): "A recipe is rehearsed: zerokit rehearse -m zerokit.train --recipe FILE"
+    (
+        "zerokit estimate",
+        "--recipe",
+    ): "A recipe is rehearsed: zerokit rehearse -m zerokit.train --recipe FILE",
+    **{("zerokit check", option): hint for hint, options in _OF_CHECK.items() for option in options},
 }
 """Hints for options that only other commands have."""
 _QUICK = ("check", "config", "diff", "estimate", "explain", "resolve", "schema")

@@ -11,12 +11,21 @@ from pydantic import ValidationError
 
 from zerokit.config.base import second_names
 from zerokit.config.key_index import canonical, section_at, sections
+from zerokit.config.launch_file import (
+    FILE_KEY,
+    SECTION,
+    deepspeed_section,
+    ds_config_of,
+    find_ds_config,
+    is_launch_file,
+    named_ds_config,
+)
 from zerokit.config.mistakes import Mistake, mistakes
 from zerokit.config.removed_keys import REMOVED_KEYS
 from zerokit.config.repairs import edited
 from zerokit.config.root import DeepSpeedConfig
 from zerokit.documents import Document, KeyPath, read_document
-from zerokit.errors import ConfigError, join_hints
+from zerokit.errors import ConfigError, DocumentError, join_hints
 from zerokit.findings import Finding, Move, SetValue
 
 
@@ -42,10 +51,22 @@ class ValidPart(NamedTuple):
 def read_ds_config(path: str | Path) -> Document:
     """Read the file of a ds_config as DeepSpeed does: comments and the like are no mistakes.
 
+    Of the YAML of ``accelerate launch`` this is the ds_config that it names, or that accelerate makes of it.
+
     Raises:
-        DocumentError: it cannot be read.
+        DocumentError: it cannot be read, or starts no DeepSpeed.
     """
-    return read_document(path, lenient=True)
+    document = read_document(path, lenient=True)
+    if not is_launch_file(document.data):
+        return document
+    named = named_ds_config(deepspeed_section(document.data))
+    if named is None:
+        return ds_config_of(document)
+    found = find_ds_config(document)
+    if found is None:
+        where = document.where((SECTION, FILE_KEY))
+        raise DocumentError(f"names '{named}', which is not here", where=where, hint="Name that ds_config")
+    return read_document(found, lenient=True)
 
 
 def load_ds_config(

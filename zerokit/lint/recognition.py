@@ -10,6 +10,7 @@ from typing import Any
 
 from zerokit.config.base import is_comment
 from zerokit.config.key_index import keys_of
+from zerokit.config.launch_file import SECTION, is_launch_file, is_local
 from zerokit.config.removed_keys import REMOVED_KEYS
 from zerokit.config.root import DeepSpeedConfig
 from zerokit.config.unknown_keys import INFERENCE_KEYS, meaning_of
@@ -20,6 +21,8 @@ from zerokit.spelling import distance
 _TABLES: Mapping[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 _TELLING = frozenset[str](_TABLES["ds_config"])
 """Keys that only a ds_config has at its top."""
+_SHARED = frozenset[str](_TABLES["shared"])
+"""Those that other programs have too, as plain values."""
 _TELLING_BYTES = tuple(f'"{key}"'.encode() for key in sorted(_TELLING))
 
 _SLIPS = 2
@@ -31,9 +34,6 @@ _OTHERS: Sequence[Mapping[str, Any]] = _TABLES["others"]
 
 _OF_INFERENCE_TOO = frozenset({"checkpoint", "tensor_parallel"})
 """Keys at the top of a ds_config that `DeepSpeedInferenceConfig` has as well."""
-
-_OF_ACCELERATE = frozenset[str](_TABLES["accelerate"])
-"""Keys that only accelerate's file has; `ClusterConfig` in `accelerate/commands/config/config_args.py`."""
 
 _NEOX = frozenset[str](_TABLES["neox"])
 """Keys of GPT-NeoX and Megatron, where files may write `_` as `-`, and have DeepSpeed's keys among them."""
@@ -48,16 +48,41 @@ _FOREIGN_LEAST = 3
 _MOST_LOOKED_AT = 100
 
 
-def is_accelerate_config(data: Any) -> bool:
-    """Whether `data` is the YAML of ``accelerate launch`` (``default_config.yaml``)."""
-    return isinstance(data, Mapping) and not _OF_ACCELERATE.isdisjoint(data)
-
-
 def looks_like_ds_config(data: Any) -> bool:
     """Whether `data`, found in a folder, is surely meant as a ds_config."""
-    if not isinstance(data, Mapping) or _TELLING.isdisjoint(data):
+    if not isinstance(data, Mapping) or not _is_telling(data):
         return False
-    return not is_accelerate_config(data) and not _is_of_neox(data)
+    return not is_launch_file(data) and not _is_of_neox(data)
+
+
+def is_meant(data: Any) -> bool:
+    """Whether `data`, found in a folder, is a ds_config, or starts DeepSpeed with ``accelerate launch``."""
+    if is_launch_file(data):
+        section = data.get(SECTION)
+        return is_local(data) and (
+            data.get("distributed_type") == "DEEPSPEED" or (isinstance(section, Mapping) and bool(section))
+        )
+    return looks_like_ds_config(data)
+
+
+def _is_telling(data: Mapping[Any, Any]) -> bool:
+    """Whether the top has a key that only a ds_config has.
+
+    Some names are also arguments of other programs (`bf16: true`, `gradient_accumulation_steps`): beside keys
+    of those they tell nothing.
+    """
+    if _TELLING.isdisjoint(data):
+        return False
+    shared = (key for key in _SHARED & data.keys() if not isinstance(data[key], Mapping))
+    return bool(_TELLING & data.keys() - set(shared)) or _foreign(data) is None
+
+
+def _foreign(data: Mapping[Any, Any]) -> str | None:
+    """What a file is that has enough keys of another program."""
+    for other in _OTHERS:
+        if len(data.keys() & other["keys"]) >= other["least"]:
+            return str(other["what"])
+    return None
 
 
 def _is_of_neox(data: Mapping[Any, Any]) -> bool:
@@ -67,6 +92,11 @@ def _is_of_neox(data: Mapping[Any, Any]) -> bool:
 def mentions_ds_config(content: bytes) -> bool:
     """Whether a file that perhaps cannot be parsed has one of the telling keys in quotes."""
     return any(key in content for key in _TELLING_BYTES)
+
+
+def mentions_launch(content: bytes) -> bool:
+    """Whether a file that perhaps cannot be parsed may start DeepSpeed with ``accelerate launch``."""
+    return b"distributed_type" in content and (b"DEEPSPEED" in content or SECTION.encode() in content)
 
 
 def refuse_other_files(document: Document) -> None:
@@ -87,7 +117,7 @@ def refuse_other_files(document: Document) -> None:
             where=document.name,
             hint="Check the ds_config that GPT-NeoX makes from it and gives to DeepSpeed",
         )
-    if not _TELLING.isdisjoint(data):
+    if _is_telling(data):
         return
     recipe = _is_recipe(data)
     inside = None if recipe else _ds_config_inside(data)
@@ -104,11 +134,13 @@ def refuse_other_files(document: Document) -> None:
             hint=f"'zerokit train --recipe {document.name} --preview 1' checks it",
         )
     if (kind := _other(data)) is not None:
-        raise DocumentError(
-            f"is {kind}, not a ds_config",
-            where=document.name,
-            hint="Give the file that DeepSpeed gets as its config",
+        named = data.get("deepspeed")
+        hint = (
+            f"It names {named}"
+            if isinstance(named, str)
+            else "Give the file that DeepSpeed gets as its config"
         )
+        raise DocumentError(f"is {kind}, not a ds_config", where=document.name, hint=hint)
 
 
 def _is_recipe(data: Mapping[Any, Any]) -> bool:
@@ -128,9 +160,8 @@ def _is_slip(name: str, known: Iterable[str]) -> bool:
 
 def _other(data: Mapping[Any, Any]) -> str | None:
     """What a file without a telling key is, if it is no ds_config."""
-    for other in _OTHERS:
-        if len(data.keys() & other["keys"]) >= other["least"]:
-            return str(other["what"])
+    if (foreign := _foreign(data)) is not None:
+        return foreign
     of_training = {*keys_of(DeepSpeedConfig)} - _OF_INFERENCE_TOO
     if not INFERENCE_KEYS.isdisjoint(data) and of_training.isdisjoint(data):
         return "a config for inference (deepspeed.init_inference)"

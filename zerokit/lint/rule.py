@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 from zerokit.documents import KeyPath
 from zerokit.findings import Edit, Severity
 from zerokit.lint.examples import run_facts
+from zerokit.lint.launch import Launch
 from zerokit.lint.subject import Subject
 
 Need = Literal["num_gpus", "model", "recipe", "gpu", "gpu_memory", "host_memory"]
@@ -52,8 +53,8 @@ class Hit:
 
 
 Check = Callable[[Subject], Iterator[Hit]]
-LaunchCheck = Callable[[Mapping[str, Any]], Iterator[Hit]]
-"""A rule of the YAML of ``accelerate launch``: it reads the file's data and nothing else."""
+LaunchCheck = Callable[[Launch], Iterator[Hit]]
+"""A rule of the YAML of ``accelerate launch``."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def rule(id: str) -> Callable[[Check], Check]:
 
 
 def launch_rule(id: str) -> Callable[[LaunchCheck], LaunchCheck]:
-    """Make a function the check of a rule of the YAML of ``accelerate launch``; it gets the file's data."""
+    """Make a function the check of a rule of the YAML of ``accelerate launch``; which gets a `Launch`."""
 
     def register(check: LaunchCheck) -> LaunchCheck:
         LAUNCH_CHECKS[id] = check

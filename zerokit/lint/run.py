@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from zerokit.config.base import AUTO, ZERO
 from zerokit.config.key_index import as_written, canonical
+from zerokit.config.launch_file import FILE_KEY, SECTION, ds_config_of, find_ds_config, launch_place
+from zerokit.config.load import load_valid_part
 from zerokit.config.normal_form import RENAMED
 from zerokit.config.root import DeepSpeedConfig
-from zerokit.documents import Document, value_at
+from zerokit.documents import Document, read_document, value_at
+from zerokit.errors import DocumentError
 from zerokit.findings import SEVERITIES, Edit, Finding, Move, Remove, ReplaceText, SetValue
 from zerokit.lint.adjust import for_this_run
 from zerokit.lint.disabling import apply_disables, read_disables
 from zerokit.lint.folding import fold_placeholders, fold_sections
+from zerokit.lint.launch import Launch
 from zerokit.lint.misnamed_sections import rename_sections
 from zerokit.lint.plain_json import check_text
 from zerokit.lint.rule import RULES, Hit, Need, Rule
@@ -32,6 +39,9 @@ FACTS: Mapping[Need, Callable[[Run], object]] = {
     "host_memory": lambda run: run.cluster.host_bytes,
 }
 """Option of ``zerokit check`` -> its value for a run."""
+
+_QUOTED = re.compile(r'"([a-z]\w*)"')
+"""A key in a hint."""
 
 OnBug = Callable[[Rule, Exception], None]
 """Called when a rule itself fails, which is a bug of zerokit."""
@@ -119,17 +129,81 @@ def check_config(
     return check_document(Document(data, "ds_config"), run, on_bug=on_bug)
 
 
-def check_launch_document(document: Document, *, on_bug: OnBug | None = None) -> Report:
+def check_launch_document(
+    document: Document,
+    run: Run | None = None,
+    *,
+    twin: str | None = None,
+    on_bug: OnBug | None = None,
+) -> Report:
     """Everything that is wrong with the YAML of ``accelerate launch``, as far as it concerns DeepSpeed.
 
-    The rules are those registered by :func:`zerokit.lint.rule.launch_rule`.
+    The rules are those registered by :func:`zerokit.lint.rule.launch_rule`, and those of releases, for the
+    ds_config that accelerate makes of the file.
+
+    Args:
+        document: the file; a ds_config that it names is read, too.
+        run: what is known of the run.
+        twin: another launch file of the same run that is for the same machine.
+        on_bug: see `check_document`.
     """
     findings: list[Finding] = []
     if isinstance(document.data, Mapping):
+        run = launched_run(document.data, run or Run())
+        file = find_ds_config(document)
+        ds_config = None if file is None else _content(file)
+        launch = Launch(document.data, run.target, file is not None, ds_config, twin)
         for rule in all_rules().values():
             if rule.check_launch is not None:
-                findings += _run(rule, rule.check_launch, document.data, {}, document, on_bug)
+                findings += _run(rule, rule.check_launch, launch, {}, document, on_bug)
+        if launch.section and not launch.names_file:
+            findings += _of_releases(document, run, on_bug)
     return Report(_sorted(findings, document), {})
+
+
+def _content(file: Path) -> Mapping[str, Any] | None:
+    """What a ds_config holds; None if it cannot be read, which is reported when it is checked itself."""
+    with suppress(DocumentError):
+        data = read_document(file, lenient=True).data
+        return data if isinstance(data, Mapping) else None
+    return None
+
+
+def launched_run(data: Mapping[str, Any], run: Run) -> Run:
+    """`run` with what a launch file says of it: it has the processes, and DeepSpeed by itself reads no such
+    file."""
+    launch = Launch(data)
+    processes, machines = (launch.option(key) for key in ("num_processes", "num_machines"))
+    cluster = run.cluster
+    if cluster.num_gpus is None and isinstance(processes, int) and processes > 0:
+        several = isinstance(machines, int) and 1 < machines <= processes
+        each = processes // machines if several else max(processes, cluster.gpus_per_node)
+        cluster = replace(cluster, num_gpus=processes, gpus_per_node=each)
+    target = run.target if run.target in ("accelerate", "trainer") else None
+    return replace(run, target=target, cluster=cluster, recipe=None)
+
+
+def _of_releases(document: Document, run: Run, on_bug: OnBug | None) -> Iterator[Finding]:
+    """What the rules of releases find in the ds_config that accelerate makes of a launch file."""
+    from zerokit.lint.defects import KNOWN_DEFECTS
+
+    made = ds_config_of(document)
+    valid = load_valid_part(made)
+    if valid.config is None:
+        return
+    subject = Subject.of(valid, run)
+    of_defects = {defect.rule for defect in KNOWN_DEFECTS.values()}
+    for rule in all_rules().values():
+        if rule.check is None or not (rule.topic == "versions" or rule.id in of_defects):
+            continue
+        if missing_needs(rule, subject):
+            continue
+        for finding in _run(rule, rule.check, subject, valid.written, made, on_bug):
+            place = launch_place(finding.path)
+            hint = finding.hint
+            if any(key not in document.data.get(SECTION, ()) for key in _QUOTED.findall(hint or "")):
+                hint = f"{hint}, in a ds_config named as '{FILE_KEY}'"
+            yield _placed(replace(finding, path=place, hint=hint, fix=()), document)
 
 
 def missing_needs(rule: Rule, subject: Subject) -> tuple[Need, ...]:

@@ -53,7 +53,8 @@ def differences(
 ) -> tuple[Difference, ...]:
     """Every key whose values differ, defaults filled in, in the order of DeepSpeed's sections.
 
-    Of differences without effect, those in keys that one of the two says.
+    Of differences without effect, those in keys that one of the two says. Of a section that only one of the
+    two has, the keys that it sets: the defaults of the others come with it.
 
     Args:
         left: one config.
@@ -67,9 +68,22 @@ def differences(
         for path in _in_order(paths)
         if not _same(both[0].values.get(path), both[1].values.get(path))
     ]
+    told = {_absent_section(one.path, both) for one in found if _is_set(one)} - {None}
     return tuple(
-        one for one in found if one.without_effect is None or "set" in (one.left.given, one.right.given)
+        one
+        for one in found
+        if _is_set(one) or (one.without_effect is None and _absent_section(one.path, both) not in told)
     )
+
+
+def _is_set(difference: Difference) -> bool:
+    return "set" in (difference.left.given, difference.right.given)
+
+
+def _absent_section(path: KeyPath, both: list[_Compared]) -> KeyPath | None:
+    """The outermost section around a key that one of the two configs does not have; None if both have it."""
+    ends = range(1, len(path) + 1)
+    return next((path[:end] for end in ends if not all(path[:end] in one.sections for one in both)), None)
 
 
 def _in_order(paths: list[KeyPath]) -> list[KeyPath]:
@@ -82,6 +96,7 @@ class _Compared:
 
     def __init__(self, config: DeepSpeedConfig, num_gpus: int | None) -> None:
         self.values = dict(leaves(_comparable(normal_form(config), num_gpus)))
+        self.sections = {path[:end] for path in self.values for end in range(1, len(path) + 1)}
         self.set = {_new_name(path) for path, value in leaves(without_comments(config.dump())) if value != {}}
         self.idle = {_new_name(one.path): f"it {one.reason}" for one in unused_keys(ConfigView(config))}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from zerokit.documents import dotted
 from zerokit.errors import visible
@@ -16,26 +17,59 @@ from zerokit.units import quantity
 _STYLES = {"error": BAD, "warning": DOUBTFUL, "info": REMARK, "fixed": GOOD}
 
 _MOST_NAMES = 3
+_LEAST_FOLDED = 3
+"""Files with the same finding, which are then one line."""
+_MOST_PLACES = 20
 _MOST_OPTIONS = 3
 """Of rules that were not run; where there are more, JSON and ``zerokit explain`` name them."""
 
 
 def text_lines(files: Sequence[CheckedFile]) -> Iterator[StyledLine]:
-    """Findings, a line for each file without any, what was not checked, and a summary.
+    """Findings, files without any, what was not checked, and a summary.
 
     Args:
-        files: what was checked; those with an error are left out.
+        files: what was checked; those with an error are left out. What is the same in several is one line.
     """
     readable = [file for file in files if file.error is None]
+    repeated = _repeated(readable)
+    clean = [file for file in readable if not file.report.findings]
     for file in readable:
         for finding in file.fixed:
             yield _line(file.name, "fixed", finding)
         for finding in file.report.findings:
-            yield _line(file.name, finding.severity, finding)
-        if not file.report.findings:
+            places = repeated.get(_key(finding), [])
+            if len(places) < _LEAST_FOLDED:
+                yield _line(file.name, finding.severity, finding)
+            elif places[0] == (file.name, finding):
+                yield _line(
+                    f"{len(places)} files", finding.severity, replace(finding, line=None, column=None)
+                )
+                yield [(f"    {_listed(places)}", "dim")]
+        if file in clean and len(clean) < _LEAST_FOLDED:
             yield [(f"{visible(file.name)}: ", ""), ("nothing found", GOOD)]
+    if len(clean) >= _LEAST_FOLDED:
+        yield [(f"{len(clean)} files: ", ""), ("nothing found", GOOD)]
     for line in (*_not_run(readable), *_summary(readable)):
         yield [(line, "dim")]
+
+
+def _repeated(files: Sequence[CheckedFile]) -> dict[object, list[tuple[str, Finding]]]:
+    """Each finding with the first place in every file that has it."""
+    places: dict[object, dict[str, Finding]] = {}
+    for file in files:
+        for finding in file.report.findings:
+            places.setdefault(_key(finding), {}).setdefault(file.name, finding)
+    return {key: list(found.items()) for key, found in places.items()}
+
+
+def _key(finding: Finding) -> object:
+    return finding.severity, finding.rule, finding.path, finding.message, finding.hint
+
+
+def _listed(places: Sequence[tuple[str, Finding]]) -> str:
+    shown = ", ".join(visible(name) + _position(finding) for name, finding in places[:_MOST_PLACES])
+    more = len(places) - _MOST_PLACES
+    return f"{shown} and {more} more, which --format json lists" if more > 0 else shown
 
 
 def line_of(name: str, finding: Finding) -> str:
@@ -44,16 +78,19 @@ def line_of(name: str, finding: Finding) -> str:
 
 
 def _line(name: str, kind: str, finding: Finding) -> StyledLine:
-    place = "".join(f":{number}" for number in (finding.line, finding.column) if number is not None)
     between = ": " if kind == "fixed" else ". "
     hint = f"{between}{finding.hint}" if finding.hint else ""
     inside = f" ({dotted(finding.path)})" if len(finding.path) > 1 and kind != "fixed" else ""
     return [
-        (f"{visible(name)}{place}: ", "bold"),
+        (f"{visible(name)}{_position(finding)}: ", "bold"),
         (kind, _STYLES[kind]),
         (visible(f": {finding.message}{hint}"), ""),
         (visible(f"{inside} [{finding.rule}]"), "dim"),
     ]
+
+
+def _position(finding: Finding) -> str:
+    return "".join(f":{number}" for number in (finding.line, finding.column) if number is not None)
 
 
 def _not_run(files: Sequence[CheckedFile]) -> Iterator[str]:

@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from zerokit.config.base import AUTO, ZERO
 from zerokit.config.key_index import places_of
-from zerokit.documents import KeyPath
+from zerokit.config.launch_file import (
+    FILE_KEY,
+    PLACES_IN_DS_CONFIG,
+    SECTION,
+    is_local,
+    named_ds_config,
+    runs_deepspeed,
+)
+from zerokit.documents import KeyPath, dotted
 from zerokit.errors import nearest
 from zerokit.findings import Move, Remove, SetValue
+from zerokit.lint.launch import Launch
 from zerokit.lint.launch_options import (
     DEEPSPEED_KEYS,
     DISTRIBUTED_TYPES,
@@ -22,39 +32,16 @@ from zerokit.lint.launch_options import (
 from zerokit.lint.rule import Hit, launch_rule
 from zerokit.lint.rules.accelerate import SWAP
 
-SECTION = "deepspeed_config"
-_FILE = "deepspeed_config_file"
 _DEVICES = ("none", "cpu", "nvme")
 _TRUE = ("y", "yes", "t", "true", "on", "1")
 _FALSE = ("n", "no", "f", "false", "off", "0")
 """Words that `str_to_bool` in `accelerate/utils/environment.py` knows."""
 
 
-def is_local(data: Mapping[str, Any]) -> bool:
-    """Whether accelerate starts the processes itself, rather than on SageMaker."""
-    return bool(data.get("compute_environment", "LOCAL_MACHINE") == "LOCAL_MACHINE")
-
-
-def runs_deepspeed(data: Mapping[str, Any]) -> bool:
-    """Whether ``accelerate launch`` starts DeepSpeed with this file."""
-    return is_local(data) and data.get("distributed_type") == "DEEPSPEED"
-
-
-def deepspeed_section(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What stands in `deepspeed_config`, if DeepSpeed is started."""
-    section = data.get(SECTION)
-    return section if runs_deepspeed(data) and isinstance(section, Mapping) else {}
-
-
-def names_file(section: Mapping[str, Any]) -> bool:
-    name = section.get(_FILE)
-    return isinstance(name, str) and name != "none"
-
-
-def _stage(section: Mapping[str, Any]) -> int | None:
+def _stage(launch: Launch) -> int | None:
     """The stage that the file leads to, 2 unless given; None if it names a ds_config or is not valid."""
-    stage = section.get("zero_stage")
-    if names_file(section):
+    stage = launch.section.get("zero_stage")
+    if launch.names_file:
         return None
     if stage is None:
         return 2
@@ -66,22 +53,22 @@ def _is_true(value: Any) -> bool:
 
 
 @launch_rule("launch-unknown-key")
-def launch_unknown_key(data: Mapping[str, Any]) -> Iterator[Hit]:
+def launch_unknown_key(launch: Launch) -> Iterator[Hit]:
     """A key that accelerate does not know"""
-    if not is_local(data):
+    if not is_local(launch.data):
         return
-    for key in data:
+    for key in launch.data:
         if key in TOP_KEYS or key in OLD_TOP_KEYS:
             continue
         if key in DEEPSPEED_KEYS:
             message = f"accelerate refuses '{key}' at the top of the file"
             yield Hit((key,), message, f"Move it into '{SECTION}'", (Move((key,), (SECTION, key)),))
         else:
-            hint = _meant(str(key), TOP_KEYS - data.keys())
+            hint = _meant(str(key), TOP_KEYS - launch.data.keys())
             if key in OTHER_OPTIONS:
                 hint = f"Remove it: it is an option, --{key}, of accelerate launch"
             yield Hit((key,), f"accelerate refuses '{key}', which it does not know", hint)
-    section = deepspeed_section(data)
+    section = launch.section
     for key in section:
         if key not in DEEPSPEED_KEYS and key not in OTHER_OPTIONS:
             hint = _meant_in_section(str(key), DEEPSPEED_KEYS - section.keys())
@@ -95,7 +82,7 @@ def _meant(name: str, known: frozenset[str], otherwise: str = "Remove it") -> st
 
 def _meant_in_section(name: str, known: frozenset[str]) -> str:
     """What to do with a key that may be one of a ds_config: of these some are near one of accelerate's."""
-    places, into_one = places_of(name), f"Put it into a ds_config, and name that as '{_FILE}'"
+    places, into_one = places_of(name), f"Put it into a ds_config, and name that as '{FILE_KEY}'"
     if () in places:
         return into_one
     # Deeper inside, names of one word such as `device` tell nothing.
@@ -103,26 +90,70 @@ def _meant_in_section(name: str, known: frozenset[str]) -> str:
 
 
 @launch_rule("launch-two-configs")
-def launch_two_configs(data: Mapping[str, Any]) -> Iterator[Hit]:
+def launch_two_configs(launch: Launch) -> Iterator[Hit]:
     """A ds_config together with keys that it should set"""
-    section = deepspeed_section(data)
-    if not names_file(section):
+    if not launch.names_file:
         return
-    paths: list[KeyPath] = [(SECTION, key) for key in section if key in REFUSED_WITH_FILE]
-    if data.get("mixed_precision") is not None:
+    paths: list[KeyPath] = [(SECTION, key) for key in launch.section if key in REFUSED_WITH_FILE]
+    if launch.data.get("mixed_precision") is not None:
         paths.append(("mixed_precision",))
     for path in paths:
-        message = f"accelerate refuses '{path[-1]}' together with '{_FILE}'"
-        yield Hit(path, message, "Remove the key; the ds_config says it", (Remove(path),))
+        message = f"accelerate refuses '{path[-1]}' together with '{FILE_KEY}'"
+        hint, agrees = _in_place_of(launch, str(path[-1]))
+        yield Hit(path, message, hint, (Remove(path),) if agrees else ())
+
+
+def _in_place_of(launch: Launch, key: str) -> tuple[str, bool]:
+    """What to do about a key that the ds_config should set, and whether removing it is enough."""
+    if key == "mixed_precision":
+        return _precision_in_place_of(launch)
+    path, value = PLACES_IN_DS_CONFIG.get(key, (ZERO,)), launch.section[key]
+    found = launch.in_ds_config(path)
+    if launch.ds_config is None or value is None or str(found).lower() == str(value).lower():
+        return "Remove the key; the ds_config says it", True
+    if found is None and str(value).lower() in ("none", "false"):
+        return "Remove the key; the ds_config says it", True
+    has = "does not have it" if found is None else f"has {found!r}"
+    return f"Remove the key, and see that {dotted(path)} is right in the ds_config, which {has}", False
+
+
+def _precision_in_place_of(launch: Launch) -> tuple[str, bool]:
+    """As `_in_place_of`, for `mixed_precision`: where the ds_config leaves it open, the script decides."""
+    word = str(launch.data["mixed_precision"]).lower()
+    section = {"bf16": "bf16", "fp8": "bf16", "fp16": "fp16"}.get(word)
+    if section is None:
+        return "Remove the key; the ds_config says it", True
+    if launch.ds_config is None:
+        return f"Remove the key, and see that the ds_config has {section} enabled", True
+    found = {name: launch.in_ds_config((name, "enabled")) for name in ("bf16", "fp16")}
+    if found[section] is True:
+        return "Remove the key; the ds_config says it", True
+    if True in found.values():
+        other = "fp16" if section == "bf16" else "bf16"
+        return f"Remove the key: the ds_config has {other}; or write {section} there", False
+    has = "has false" if found[section] is False else "leaves it to the script"
+    hint = f"Remove the key, and set '{section}.enabled' to true in the ds_config, which {has}"
+    return hint, False
+
+
+@launch_rule("launch-ds-config")
+def launch_ds_config(launch: Launch) -> Iterator[Hit]:
+    """A ds_config that is not found"""
+    named = named_ds_config(launch.section)
+    if named is None or launch.finds_file:
+        return
+    message = f"'{named}' is not here: accelerate looks for it from the folder in which the run starts"
+    elsewhere = named.startswith(("/", "~", "$"))
+    yield Hit((SECTION, FILE_KEY), message, "Check the path", severity="info" if elsewhere else None)
 
 
 @launch_rule("launch-type")
-def launch_type(data: Mapping[str, Any]) -> Iterator[Hit]:
+def launch_type(launch: Launch) -> Iterator[Hit]:
     """A 'distributed_type' that does not use DeepSpeed"""
     path = ("distributed_type",)
-    if not is_local(data):
+    if not is_local(launch.data):
         return
-    kind = data.get("distributed_type")
+    kind = launch.data.get("distributed_type")
     kind = "NO" if kind is False else kind  # which is how YAML reads it without quotes
     if kind is None:
         hint = 'Add "distributed_type": DEEPSPEED'
@@ -132,16 +163,16 @@ def launch_type(data: Mapping[str, Any]) -> Iterator[Hit]:
         fix = (SetValue(path, meant),) if meant in DISTRIBUTED_TYPES else ()
         hint = f"Write {meant}" if fix else "Write DEEPSPEED"
         yield Hit(path, f"accelerate has no 'distributed_type' {kind}", hint, fix)
-    elif kind != "DEEPSPEED" and data.get(SECTION):
+    elif kind != "DEEPSPEED" and launch.data.get(SECTION):
         message = f"with 'distributed_type' {kind} accelerate does not read '{SECTION}'"
         yield Hit(path, message, f"Write DEEPSPEED, or remove '{SECTION}'", severity="warning")
 
 
 @launch_rule("launch-precision")
-def launch_precision(data: Mapping[str, Any]) -> Iterator[Hit]:
+def launch_precision(launch: Launch) -> Iterator[Hit]:
     """A 'mixed_precision' that accelerate does not know"""
-    path, value = ("mixed_precision",), data.get("mixed_precision")
-    if not runs_deepspeed(data) or value is None:
+    path, value = ("mixed_precision",), launch.data.get("mixed_precision")
+    if not runs_deepspeed(launch.data) or value is None:
         return
     if value is False:
         message = "YAML reads this 'mixed_precision' as false, and accelerate wants a word"
@@ -155,11 +186,11 @@ def launch_precision(data: Mapping[str, Any]) -> Iterator[Hit]:
 
 
 @launch_rule("launch-value")
-def launch_value(data: Mapping[str, Any]) -> Iterator[Hit]:
+def launch_value(launch: Launch) -> Iterator[Hit]:
     """A value that accelerate or DeepSpeed refuses"""
-    section = deepspeed_section(data)
+    section = launch.section
     for key, value in section.items():
-        if key == "deepspeed_multinode_launcher" and data.get("num_machines", 1) == 1:
+        if key == "deepspeed_multinode_launcher" and launch.data.get("num_machines", 1) == 1:
             continue
         wanted = None if value is None else _wanted(str(key), value)
         if wanted is not None:
@@ -177,7 +208,7 @@ def _wanted(key: str, value: Any) -> str | None:
             text == "auto" or (text.isdigit() and int(text) > 0),
             "a whole number",
         ),
-        "gradient_clipping": (text == "auto" or _is_number(text), "a number, or auto"),
+        "gradient_clipping": (text == "auto" or _is_number(text), "a number"),
         "zero3_init_flag": (text in _TRUE + _FALSE, "true or false"),
         "zero3_save_16bit_model": (text in ("true", "false"), "true or false"),
         "deepspeed_multinode_launcher": (
@@ -197,24 +228,24 @@ def _is_number(text: str) -> bool:
 
 
 @launch_rule("launch-nvme")
-def launch_nvme(data: Mapping[str, Any]) -> Iterator[Hit]:
+def launch_nvme(launch: Launch) -> Iterator[Hit]:
     """NVMe offload set in the launch file"""
-    section = deepspeed_section(data)
-    if names_file(section):
+    section = launch.section
+    if launch.names_file:
         return
     for key in ("offload_optimizer_device", "offload_param_device"):
         if str(section.get(key)).lower() == "nvme":
             message = (
                 f"accelerate does not pass on '{key.replace('device', 'nvme_path')}': NVMe gets no folder"
             )
-            yield Hit((SECTION, key), message, f"Write a ds_config, and name it as '{_FILE}'")
+            yield Hit((SECTION, key), message, f"Write a ds_config, and name it as '{FILE_KEY}'")
 
 
 @launch_rule("launch-offload-stage")
-def launch_offload_stage(data: Mapping[str, Any]) -> Iterator[Hit]:
+def launch_offload_stage(launch: Launch) -> Iterator[Hit]:
     """Offload in a stage that does not support it"""
-    section = deepspeed_section(data)
-    stage = _stage(section)
+    section = launch.section
+    stage = _stage(launch)
     for key, least in (("offload_param_device", 3), ("offload_optimizer_device", 1)):
         if stage is not None and stage < least and str(section.get(key)).lower() in ("cpu", "nvme"):
             default = "" if "zero_stage" in section else ", the default"
@@ -224,23 +255,24 @@ def launch_offload_stage(data: Mapping[str, Any]) -> Iterator[Hit]:
 
 
 @launch_rule("launch-zero3-keys")
-def launch_zero3_keys(data: Mapping[str, Any]) -> Iterator[Hit]:
+def launch_zero3_keys(launch: Launch) -> Iterator[Hit]:
     """A key for stage 3, in another stage"""
-    section = deepspeed_section(data)
-    stage = _stage(section)
-    if stage is None or stage == 3:
+    named = launch.in_ds_config((ZERO, "stage"))
+    stage = _stage(launch) if named is None else named
+    if not isinstance(stage, int) or stage == 3:
         return
-    for key in ("zero3_init_flag", "zero3_save_16bit_model"):
-        if _is_true(section.get(key)):
-            message = f"'{key}' acts in ZeRO stage 3 only; the stage is {stage}"
-            yield Hit((SECTION, key), message, "Use stage 3, or write false")
+    where = " in the ds_config" * launch.names_file
+    for key in ("zero3_init_flag", *(("zero3_save_16bit_model",) * (not launch.names_file))):
+        if _is_true(launch.section.get(key)):
+            message = f"'{key}' acts in ZeRO stage 3 only; the stage is {stage}{where}"
+            yield Hit((SECTION, key), message, f"Use stage 3{where}, or write false")
 
 
 @launch_rule("launch-unsaved-weights")
-def launch_unsaved_weights(data: Mapping[str, Any]) -> Iterator[Hit]:
+def launch_unsaved_weights(launch: Launch) -> Iterator[Hit]:
     """Stage 3 without gathering the model for saving"""
-    section = deepspeed_section(data)
-    if _stage(section) == 3 and str(section.get("zero3_save_16bit_model")).lower() != "true":
+    section = launch.section
+    if _stage(launch) == 3 and str(section.get("zero3_save_16bit_model")).lower() != "true":
         key = "zero3_save_16bit_model"
         path: KeyPath = (SECTION, key) if key in section else (SECTION,)
         message = f"'{key}' is not true, so accelerate cannot save the model's weights in stage 3"
@@ -248,39 +280,60 @@ def launch_unsaved_weights(data: Mapping[str, Any]) -> Iterator[Hit]:
 
 
 @launch_rule("launch-clipping-off")
-def launch_clipping_off(data: Mapping[str, Any]) -> Iterator[Hit]:
+def launch_clipping_off(launch: Launch) -> Iterator[Hit]:
     """Clipping switched off, which DeepSpeed switches on again"""
-    section = deepspeed_section(data)
+    section = launch.section
     value = section.get("gradient_clipping")
-    if names_file(section) or value is None or not _is_number(str(value)) or float(str(value)) != 0:
+    if launch.names_file or value is None or not _is_number(str(value)) or float(str(value)) != 0:
         return
     message = "accelerate drops a 'gradient_clipping' of 0, and DeepSpeed then clips at 1.0"
-    yield Hit((SECTION, "gradient_clipping"), message, f"Set it to 0 in a ds_config named by '{_FILE}'")
+    yield Hit((SECTION, "gradient_clipping"), message, f"Set it to 0 in a ds_config named by '{FILE_KEY}'")
 
 
-_COMPARED = ("gradient_accumulation_steps", "gradient_clipping")
-"""Keys of `deepspeed_config` that the Trainer compares with gradient_accumulation_steps and max_grad_norm."""
 _PRECISIONS: Mapping[str, str] = {"fp16": "fp16", "bf16": "bf16", "fp8": "bf16"}
 """`mixed_precision` -> the Trainer's argument that must be true: beside fp8 accelerate writes bf16."""
+_STEPS, _CLIPPING = "gradient_accumulation_steps", "gradient_clipping"
 
 
 @launch_rule("launch-fixed-value")
-def launch_fixed_value(data: Mapping[str, Any]) -> Iterator[Hit]:
+def launch_fixed_value(launch: Launch) -> Iterator[Hit]:
     """A value that overrides the script"""
-    section = deepspeed_section(data)
-    if names_file(section) or not section:
+    if launch.names_file or not launch.section:
         return
-    fixed = [key for key in _COMPARED if _is_fixed(section.get(key))]
-    if fixed:
-        values = " and ".join(f"{key} {section[key]}" for key in fixed)
-        message = f"this file has {values}, and the Trainer stops if TrainingArguments differ"
-        hint = f"Make them equal, or write auto{' for each' * (len(fixed) > 1)}"
-        yield Hit((SECTION, fixed[0]), message, hint)
-    argument = _PRECISIONS.get(str(data.get("mixed_precision")).lower())
+    yield from _fixed_steps(launch, launch.section.get(_STEPS))
+    if launch.target == "accelerate":
+        return  # the file's norm and precision are where accelerate looks for them
+    value = launch.section.get(_CLIPPING)
+    if _is_fixed(value):
+        message = f"the Trainer stops unless TrainingArguments have max_grad_norm {value}, as this file has"
+        yield Hit((SECTION, _CLIPPING), message, "Make them equal, or remove the key", severity="info")
+    argument = _PRECISIONS.get(str(launch.data.get("mixed_precision")).lower())
     if argument is not None:
         message = f"the Trainer stops unless TrainingArguments also have {argument}"
         hint = f"See that the script sets {argument}, or remove the key"
-        yield Hit(("mixed_precision",), message, hint)
+        yield Hit(("mixed_precision",), message, hint, severity="info")
+
+
+def _fixed_steps(launch: Launch, value: Any) -> Iterator[Hit]:
+    path, script = (SECTION, _STEPS), f"the script's Accelerator({_STEPS}=...)"
+    removed = "Remove the key; the script then decides"
+    if _is_fixed(value):
+        message, hint = f"'{_STEPS}' {value} of this file wins over {script}", removed
+        if launch.target == "trainer":
+            message = f"the Trainer stops unless TrainingArguments have {_STEPS} {value}, as this file has"
+            yield Hit(path, message, "Make them equal, or remove the key", severity="info")
+            return
+        if launch.target is None:
+            message += "; the Trainer stops if TrainingArguments differ"
+            hint = "Remove the key; the script or TrainingArguments then decide"
+        yield Hit(path, message, hint)
+    elif str(value).lower() == AUTO and launch.target != "trainer":
+        message = f'a script\'s own Accelerator stops at "auto" for {_STEPS}, a whole number'
+        if launch.target == "accelerate":
+            yield Hit(path, message, removed, severity="error")
+        else:
+            message = f'"auto" is for the Trainer: {message}'
+            yield Hit(path, message, "Remove the key, which suits both", severity="info")
 
 
 def _is_fixed(value: Any) -> bool:
@@ -292,10 +345,10 @@ def _is_fixed(value: Any) -> bool:
 
 
 @launch_rule("launch-optimizer-swap")
-def launch_optimizer_swap(data: Mapping[str, Any]) -> Iterator[Hit]:
+def launch_optimizer_swap(launch: Launch) -> Iterator[Hit]:
     """Offload that turns the script's optimizer into Adam"""
-    section = deepspeed_section(data)
-    if names_file(section) or str(section.get("zero_stage", 2)) == "0":
+    section = launch.section
+    if launch.names_file or str(section.get("zero_stage", 2)) == "0":
         return
     if str(section.get("offload_optimizer_device")).lower() in ("cpu", "nvme"):
         yield Hit((SECTION, "offload_optimizer_device"), SWAP, "Use AdamW, or a ds_config in its place")

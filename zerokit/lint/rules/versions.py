@@ -9,6 +9,7 @@ from typing import Any
 from zerokit.config.base import ZERO, is_comment
 from zerokit.config.key_index import canonical
 from zerokit.documents import KeyPath, dotted, split_dotted
+from zerokit.lint.fillings import filled
 from zerokit.lint.optimizer_facts import optimizer_name, optimizer_type
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
@@ -125,12 +126,22 @@ def changed_meaning(subject: Subject) -> Iterator[Hit]:
         return
     from zerokit.lint.defects import CHANGES
 
+    cases = _cases(subject)
     for change in CHANGES.values():
-        if version < change.since and change.when.holds(subject):
+        case = next(
+            (words for words, one in cases if version < change.since and change.when.holds(one)), None
+        )
+        if case is not None:
             before = change.before[0].lower() + change.before[1:]
-            message = f"in DeepSpeed {version}, {before} (otherwise since {change.since})"
+            message = f"in DeepSpeed {version}{case}, {before} (otherwise since {change.since})"
             hint = f"Use DeepSpeed {change.since} or later, or mind it"
-            yield Hit(split_dotted(change.at), message, hint, severity=change.severity)
+            severity = change.severity if not case or change.severity == "info" else "warning"
+            yield Hit(split_dotted(change.at), message, hint, severity=severity)
+
+
+def _cases(subject: Subject) -> list[tuple[str, Subject]]:
+    """The config as it is, and with what the script may fill in, in words."""
+    return [("", subject), *((f", if the script {words}", one) for words, one in filled(subject))]
 
 
 @rule("known-defect")
@@ -141,10 +152,16 @@ def known_defect(subject: Subject) -> Iterator[Hit]:
         return
     from zerokit.lint.defects import KNOWN_DEFECTS
 
+    cases = _cases(subject)
     for defect in KNOWN_DEFECTS.values():
         if not defect.affects(version):
             continue
-        path = defect.met_at(subject)
+        found = ((case, one, defect.met_at(one)) for case, one in cases)
+        case, met, path = next((item for item in found if item[2] is not None), ("", subject, None))
         if path is not None:
-            message = f"{defect.summary} (DeepSpeed {version}; zerokit explain {defect.id})"
-            yield Hit(path, message, defect.advice, severity=defect.severity_in(subject))
+            key = defect.at.removeprefix(f"{ZERO}.")
+            message = (
+                f"DeepSpeed {version} with '{key}'{case}: {defect.summary} (zerokit explain {defect.id})"
+            )
+            severity = "warning" if case else defect.severity_in(met)
+            yield Hit(subject.nearest_set(*map(str, path)), message, defect.advice, severity=severity)

@@ -1,0 +1,52 @@
+"""What the rules of the YAML of ``accelerate launch`` look at: the file, who runs it, the ds_config it
+names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from zerokit.choices import Target
+from zerokit.config.launch_file import deepspeed_section, named_ds_config
+from zerokit.documents import KeyPath, value_at
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A launch file. A rule is a pure function of it."""
+
+    data: Mapping[str, Any]
+    target: Target | None = None
+    """None: the Trainer or a script with an Accelerator of its own."""
+    finds_file: bool = True
+    """Whether the ds_config that the file names is here."""
+    ds_config: Mapping[str, Any] | None = None
+    """Its content; None if there is none, or it cannot be read."""
+    twin: str | None = None
+    """Another launch file of the same run that is for the same machine."""
+
+    @cached_property
+    def section(self) -> Mapping[str, Any]:
+        """The keys of `deepspeed_config`; empty if DeepSpeed is not started."""
+        return deepspeed_section(self.data)
+
+    @property
+    def names_file(self) -> bool:
+        """Whether the ds_config is a file of its own."""
+        return named_ds_config(self.section) is not None
+
+    def option(self, key: str) -> Any:
+        """The value of an option of ``accelerate launch``, which may also be in `deepspeed_config`."""
+        return self.section.get(key, self.data.get(key))
+
+    def in_ds_config(self, path: KeyPath) -> Any:
+        """The value at `path` in the ds_config that the file names, or None."""
+        return None if self.ds_config is None else value_at(self.ds_config, path)
+
+    @property
+    def machine(self) -> tuple[Any, ...]:
+        """The run of several machines and which of them, as far as the file says."""
+        keys = ("num_machines", "num_processes", "main_process_ip", "main_process_port", "machine_rank")
+        return (*map(self.option, keys), repr(self.section))
