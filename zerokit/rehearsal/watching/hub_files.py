@@ -72,11 +72,10 @@ class NotFetched:
         }
         text = str(error)
         for repository, files in self.files.items():
-            is_reason = (
-                self._is_absent(repository) or _SAYS_MISSING.search(text) or any(map(text.count, files))
-            )
-            if repository.name in passed and is_reason:
-                return repository, [file for file in files if file in text] or files
+            named = [file for file in files if re.search(rf"(?<![\w.-]){re.escape(file)}\b", text)]
+            is_said = named or _SAYS_MISSING.search(text) or self._is_absent(repository)
+            if repository.name in passed and is_said:
+                return repository, named or files[-1:]
         return None
 
     def hint(self) -> str | None:
