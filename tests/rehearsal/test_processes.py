@@ -15,10 +15,14 @@ import pytest
 from tests import processes
 from tests.rehearsal import fake_worker
 from tests.rehearsal.recordings import job, training
+from zerokit import console
 from zerokit.errors import ZerokitError
 from zerokit.rehearsal.job import RehearsalJob
+from zerokit.rehearsal.parent import processes as parent_processes
 from zerokit.rehearsal.parent.processes import ExplainedError, Output, Worker, run_workers
 from zerokit.rehearsal.recording import Recording
+from zerokit.rehearsal.watching.watcher import StepEnd
+from zerokit.rehearsal.worker.doing import Doing
 
 RECORDING = training()
 
@@ -119,6 +123,25 @@ def test_a_script_that_fails_is_told_when(tmp_path: Path, steps: int | None, mom
 def test_a_worker_that_fails_is_told(tmp_path: Path, code: str, message: str) -> None:
     with pytest.raises(ZerokitError, match=message):
         _one(tmp_path, fake_worker.script(tmp_path, code))
+
+
+def test_a_long_rehearsal_notes_what_it_does(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parent_processes, "_NOTE_SECONDS", 0)
+    console.stderr.cache_clear()
+    own = job(script=str(tmp_path / "train.py"), recording_file=str(tmp_path / "rank-0.npz"), steps=2)
+    report = Doing(own.recording_file, own.steps)
+    report.on_engine_end(None)
+    progress = parent_processes._Progress(own.recording_file)
+    progress.note()
+    progress.note()  # nothing else is done by now
+    report.on_step_end(StepEnd(1, 0, 0, 0.0, None))
+    progress.note()
+    report.on_step_end(StepEnd(2, 0, 0, 0.0, None))
+    progress.note()
+    noted = [line.partition(": the rehearsal ")[2] for line in capfd.readouterr().err.splitlines()]
+    assert noted == ["is in step 1 of 2", "is in step 2 of 2", "rehearses the largest batches"]
 
 
 def test_an_interrupted_worker_interrupts(tmp_path: Path) -> None:

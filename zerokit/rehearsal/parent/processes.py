@@ -186,8 +186,8 @@ class Worker:
 class _Progress:
     """Notes what a rank does, where that takes long."""
 
-    def __init__(self, worker: Worker) -> None:
-        self._file, self._noted = worker.job.recording_file, ""
+    def __init__(self, recording_file: str) -> None:
+        self._file, self._noted = recording_file, ""
         self._begun = self._last = time.monotonic()
 
     def note(self) -> None:
@@ -245,7 +245,7 @@ def run_workers(
 
             for job in jobs:
                 start(job)
-            progress = _Progress(workers[0])
+            progress = _Progress(jobs[0].recording_file)
             recordings: dict[Worker, Recording] = {}
             while len(recordings) < len(workers):
                 if output is not Output.DROPPED:

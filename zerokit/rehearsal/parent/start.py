@@ -125,8 +125,8 @@ def rehearse_and_report(
             )
         except AdviceInterrupted as stopped:
             advice, failed, interrupted = stopped.advice, stopped.failed, True
-        update = {"advice": advice, "not_rehearsed": failed, "interrupted": interrupted}
-        report = report.model_copy(update=update)
+        outcome = {"advice": advice, "not_rehearsed": failed, "interrupted": interrupted}
+        report = report.model_copy(update=outcome)
     return report
 
 

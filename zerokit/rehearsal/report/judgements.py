@@ -76,9 +76,13 @@ def network_line(time: TimeReport, costs: CardCosts, by_network: Mapping[int, fl
     ):
         return None
     share = time.breakdown.communication / time.step_seconds
-    others = ", ".join(f"{format_seconds(taken)} with {speed}" for speed, taken in by_network.items())
+    others = ", ".join(f"{_taken(seconds)} with {speed}" for speed, seconds in by_network.items())
     return (
         f"the network between nodes is assumed, {costs.network_gbit_s:g} Gbit/s of a node, and {share:.0%} "
-        f"of the step is communication: it takes {format_seconds(time.step_seconds)}, or {others} Gbit/s. "
+        f"of the step is communication: it takes {_taken(time.step_seconds)}, or {others} Gbit/s. "
         "Give yours with --network"
     )
+
+
+def _taken(seconds: float) -> str:
+    return f"{1000 * seconds:,.1f} ms" if seconds < 1 else format_seconds(seconds)
