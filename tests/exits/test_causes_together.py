@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from tests.exits.explained import explain
+from zerokit.exits import causes
 from zerokit.exits.causes import CAUSES
 
 
@@ -315,3 +319,8 @@ def test_a_model_type_that_transformers_does_not_know() -> None:
     found = explain("Traceback (most recent call last):", auto.format("__getitem__"), *lines)
     assert (found.cause, found.message.endswith("support the model: qwen9")) == ("new-model", True)
     assert explain("Traceback (most recent call last):", auto.format("f"), *lines).cause == "exception"
+
+
+def test_each_pair_of_versions_has_a_source() -> None:
+    rows = json.loads(Path(causes.__file__).with_name("versions.json").read_text())["causes"]
+    assert [row["message"] for row in rows if not row.get("source")] == []
