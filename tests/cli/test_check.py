@@ -460,6 +460,20 @@ def test_the_ds_config_that_a_launch_file_names_is_checked_as_its_run(zerokit: R
     assert found(alone) == [("ds.json", "auto-beside-numbers")]
 
 
+def test_a_named_ds_config_is_looked_for_from_the_folders_above(
+    zerokit: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "ds.json").write_text('{"train_batch_size": 8, "zero_optimization": {"stage": 9}}')
+    launch_file(tmp_path / "conf", "conf/ds.json", num_processes=8)
+    monkeypatch.chdir(tmp_path / "conf")
+    assert found(zerokit("check", "launch.yaml", "--format", "json")[1]) == [("ds.json", "bad-value")]
+    launch_file(tmp_path / "conf", "gone/ds.json", num_processes=8)
+    assert found(zerokit("check", "launch.yaml", "--format", "json")[1]) == [
+        ("launch.yaml", "launch-ds-config")
+    ]
+
+
 def test_all_defects_of_a_named_ds_config_are_told(zerokit: Run, tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text(
         '{"train_batch_size": "auto", "bf16": {"enabled": true}, "zero_optimization": {"stage": 0}}'

@@ -73,7 +73,8 @@ def find_ds_config(document: Document) -> Path | None:
     named = named_ds_config(deepspeed_section(document.data))
     if named is None:
         return None
-    folders = [Path(), *Path(document.name).parents]
+    file = Path(document.name)
+    folders = [Path(), *file.parents, *file.absolute().parents]
     return next((folder / named for folder in folders if is_file(folder / named)), None)
 
 
