@@ -114,6 +114,8 @@ def test_unusable_input_is_one_line_and_exit_code_2(zerokit: Run, arguments: lis
         ("resolve --model llama-3-8", {"llama-3-8b"}),
         ("resolve --target a", {"accelerate"}),
         ("check --disable deprecated-k", {"deprecated-key"}),
+        ("check --deepspeed-version 0.16.9", {"0.16.9"}),
+        ("check --upgrade 0.16.9", {"0.16.9..0.19.8"}),
         ("explain nvme-h", {"nvme-hang"}),
         ("estimate x --gpu 409", {"4090"}),
         ("estimate x --gpu rtx-409", {"rtx-4090"}),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from zerokit.choices import Attention, ChunkedLoss, OffloadDevice, OptimizerKind, Precision, Target, ZeroStage
 from zerokit.config import DeepSpeedConfig
 from zerokit.errors import ConfigError, ZerokitError, did_you_mean
+from zerokit.estimation.advice import Advice, advise, plain_torch
 from zerokit.estimation.as_json import as_data
 from zerokit.estimation.fit import Fit, verdict
 from zerokit.estimation.request import Question, Runs
@@ -36,10 +38,12 @@ _WITHOUT_MEMORY = ("lora_alpha", "task_type", "use_rslora", "init_lora_weights")
 """Keys of peft's LoraConfig that do not change the memory."""
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class RunEstimate(Estimate):
     """An estimate, with the card's verdict."""
 
+    question: Question
+    """What was asked."""
     fit: Fit | None = None
     """Need and memory of GPU and node; None if no card was named."""
 
@@ -54,15 +58,21 @@ class RunEstimate(Estimate):
             raise ZerokitError("no card is named", where="gpu", hint="Name one: estimate(..., gpu='H100')")
         return self.fit.verdict == "fits"
 
+    @cached_property
+    def advice(self) -> list[Advice]:
+        """Changes that make the run fit, the cheapest first; empty if it fits, or no card was named."""
+        return [] if self.fit is None else advise(self.question, self, self.fit)
+
     def to_dict(self) -> dict[str, Any]:
         """What ``zerokit estimate --format json`` prints."""
-        return as_data(self, self.fit)
+        return as_data(self, self.fit, advice=self.advice)
 
     def table(self, *, details: bool = False) -> str:
         """What ``zerokit estimate`` prints, as text; with `details`, every term."""
         from zerokit.estimation.table import estimate_text
 
-        return estimate_text(self, self.fit, details=details)
+        plain = plain_torch(self.question, self, Runs())
+        return estimate_text(self, self.fit, self.advice, plain, details=details)
 
     def __repr__(self) -> str:
         """Model, GPUs, stage, peak and verdict."""
@@ -142,10 +152,11 @@ def estimate(
     cluster = Cluster(num_gpus, gpus_per_node, some_gpu(gpu, gpu_memory_bytes), host_memory_bytes)
     settings |= {"model": as_model(model), "cluster": cluster, "lora": as_lora(lora)}
     settings["frozen_modules"] = tuple(frozen_modules)
-    answer = estimate_run(Runs().training_run(Question(**settings)))
+    question = Question(**settings)
+    answer = estimate_run(Runs().training_run(question))
     memory = cluster.gpu_memory_bytes
     parts = {field.name: getattr(answer, field.name) for field in fields(answer)}
-    return RunEstimate(**parts, fit=None if memory is None else verdict(answer, memory))
+    return RunEstimate(**parts, question=question, fit=None if memory is None else verdict(answer, memory))
 
 
 def as_lora(given: int | Mapping[str, Any] | Lora | None) -> Lora | None:

@@ -48,9 +48,16 @@ def print_estimate(
     show(_parts(answer, fit, limits, advice or [], plain, details))
 
 
-def estimate_text(answer: Estimate, fit: Fit | None = None, *, details: bool = False) -> str:
+def estimate_text(
+    answer: Estimate,
+    fit: Fit | None,
+    advice: list[Advice],
+    plain: Estimate | None,
+    *,
+    details: bool = False,
+) -> str:
     """What :func:`print_estimate` prints, as it is without a terminal."""
-    return "".join(f"{line}\n" for line in plain_lines(_parts(answer, fit, None, details)))
+    return "".join(f"{line}\n" for line in plain_lines(_parts(answer, fit, None, advice, plain, details)))
 
 
 def print_sweep(answers: list[tuple[Estimate, Fit | None]], varied: tuple[str, ...]) -> None:

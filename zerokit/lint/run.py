@@ -199,11 +199,15 @@ def _of_releases(document: Document, run: Run, on_bug: OnBug | None) -> Iterator
         if missing_needs(rule, subject):
             continue
         for finding in _run(rule, rule.check, subject, valid.written, made, on_bug):
-            place = launch_place(finding.path)
-            hint = finding.hint
-            if any(key not in document.data.get(SECTION, ()) for key in _QUOTED.findall(hint or "")):
-                hint = f"{hint}, in a ds_config named as '{FILE_KEY}'"
-            yield _placed(replace(finding, path=place, hint=hint, fix=()), document)
+            yield _placed(in_launch_file(finding, document), document)
+
+
+def in_launch_file(finding: Finding, launch: Document) -> Finding:
+    """A finding in the ds_config that accelerate makes of a launch file, as one in that file."""
+    hint = finding.hint
+    if any(key not in launch.data.get(SECTION, ()) for key in _QUOTED.findall(hint or "")):
+        hint = f"{hint}, in a ds_config named as '{FILE_KEY}'"
+    return replace(finding, path=launch_place(finding.path), hint=hint, fix=())
 
 
 def missing_needs(rule: Rule, subject: Subject) -> tuple[Need, ...]:

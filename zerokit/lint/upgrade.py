@@ -8,14 +8,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from zerokit.config.key_index import as_written
+from zerokit.config.launch_file import (
+    deepspeed_section,
+    ds_config_of,
+    is_launch_file,
+    named_ds_config,
+    runs_deepspeed,
+)
 from zerokit.documents import Document, KeyPath, dotted, split_dotted, value_at
 from zerokit.errors import ConfigError, DocumentError
 from zerokit.findings import Finding
 from zerokit.lint.defects import CHANGES, KNOWN_DEFECTS
 from zerokit.lint.misnamed_sections import rename_sections
-from zerokit.lint.recognition import is_accelerate_config
 from zerokit.lint.rules.versions import foreign_keys, keys_with_telling_defaults
-from zerokit.lint.run import Report, Select, everything, findings_in_order
+from zerokit.lint.run import Report, Select, everything, findings_in_order, in_launch_file, launched_run
 from zerokit.lint.subject import Subject
 from zerokit.releases.versions import (
     NEWEST,
@@ -60,17 +66,15 @@ def parse_upgrade(text: str) -> Upgrade:
 
 
 def check_upgrade(document: Document, run: Run, upgrade: Upgrade, *, select: Select = everything) -> Report:
-    """What an upgrade changes for a ds_config. What becomes worse is an error or a warning.
+    """What an upgrade changes for a ds_config, or for that which accelerate makes of a launch file.
+
+    What becomes worse is an error or a warning.
 
     Raises:
-        DocumentError: the file is the YAML of ``accelerate launch``, or no part of it is valid.
+        DocumentError: no part of the file is valid.
     """
-    if is_accelerate_config(document.data):
-        raise DocumentError(
-            f"{OPTION} compares ds_config files, and this is a file of accelerate launch",
-            where=document.name,
-            hint="Name the ds_config that it uses",
-        )
+    if is_launch_file(document.data):
+        return select(_of_launch_file(document, run, upgrade))
     meant, valid, _, as_in_file = rename_sections(document, run)
     if valid.config is None:
         raise DocumentError(
@@ -81,6 +85,14 @@ def check_upgrade(document: Document, run: Run, upgrade: Upgrade, *, select: Sel
     found = (*_defects(old, new), *_keys(meant.data, upgrade), *_defaults(new, upgrade), *_meanings(old, new))
     in_file = [as_in_file(replace(one, path=as_written(one.path, valid.written))) for one in found]
     return select(Report(findings_in_order(in_file, document), {}))
+
+
+def _of_launch_file(document: Document, run: Run, upgrade: Upgrade) -> Report:
+    if not runs_deepspeed(document.data) or named_ds_config(deepspeed_section(document.data)):
+        return Report((), {})  # a named ds_config is checked as a file of its own
+    made = check_upgrade(ds_config_of(document), launched_run(document.data, run), upgrade)
+    found = (in_launch_file(one, document) for one in made.findings)
+    return Report(findings_in_order(found, document), {})
 
 
 def _releases(old: Subject, new: Subject) -> tuple[Version, Version]:

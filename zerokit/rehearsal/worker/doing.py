@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from zerokit.files import write_file
 from zerokit.rehearsal.watching.watcher import StepEnd, Watcher
 
 
@@ -39,4 +40,4 @@ class Doing(Watcher):
 
     def _write(self, words: str) -> None:
         with suppress(OSError):  # a full disk, which the recording will report
-            self._file.write_text(words, encoding="utf-8")
+            write_file(self._file, words)
