@@ -107,3 +107,13 @@ def test_expandable_segments_are_named_only_where_fragmentation_decides() -> Non
     assert EXPANDABLE_SEGMENTS not in lines(answer.device_high_bytes)
     assert verdict(answer, answer.device_low_bytes - 1).verdict in NEGATIVE
     assert "take larger cards" in lines(answer.device_low_bytes - 1)
+
+
+def test_a_host_of_unknown_size_comes_last_and_more_gpus_need_none() -> None:
+    asked = question(model=shape("qwen2.5-14b"), cluster=Cluster(1, gpu=find_gpu("4090")), seq_len=1024)
+    answer = estimate(Runs().training_run(asked))
+    found = advise(asked, answer, verdict(answer, find_gpu("4090").memory_bytes))
+    assert [one.fit.host.is_condition for one in found] == sorted(one.fit.host.is_condition for one in found)
+    assert ", if each host has " in found[-1].line
+    on_gpus = words(advice_of("H100", 64, "llama-3.1-70b", zero_stage=1, seq_len=8192))
+    assert any(line.startswith("--num-gpus") and "offload" not in line for line in on_gpus)

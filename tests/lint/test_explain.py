@@ -132,6 +132,7 @@ def test_a_key_that_acts_in_every_stage_of_zero_has_no_rules_of_one(key: str) ->
         ("sequence-parallelism", "`sequence_parallel_size`"),
         ("oom", "explain-exit"),
         ("zero", "`zero_optimization.stage`"),
+        ("how do I use cpu offload", "`zero_optimization.offload_optimizer`"),
         ("page-locked", "`zero_optimization.offload_param.pin_memory`"),  # in no topic: found in texts
     ],
 )

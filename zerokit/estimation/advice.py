@@ -20,6 +20,8 @@ from zerokit.units import format_bytes, format_span
 
 _LORA_RANK = 16
 _MOST_TIMES_THE_GPUS = 64
+_FEW = 3
+"""Numbers of GPUs that are tried together with other changes."""
 _LONG_ACTIVATIONS = 0.3
 """Share of the peak from which on sequence parallelism is mentioned."""
 EXPANDABLE_SEGMENTS = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
@@ -46,6 +48,11 @@ class Advice:
     """With the changes."""
 
     @property
+    def is_same_training(self) -> bool:
+        """Whether the same parameters are trained on as many GPUs."""
+        return not any(one.how.startswith(("--lora-rank", "--num-gpus")) for one in self.changes)
+
+    @property
     def line(self) -> str:
         """``"--zero-stage 3: needs 60.10 to 71.40 GiB"``."""
         options = " ".join(one.how for one in self.changes if one.how.startswith("--"))
@@ -68,16 +75,21 @@ class _Search:
 
     def __init__(self, question: Question, fit: Fit, runs: Runs) -> None:
         self._question, self._memory, self._runs = question, fit.gpu_memory_bytes, runs
+        self._known: dict[tuple[str, ...], Fit | None] = {}
 
     def fit(self, changes: Iterable[Change]) -> Fit | None:
         """None: the changes do not go together."""
-        question = self._question
+        question, names = self._question, []
         for change in changes:
             question = change.apply(question)
-        try:
-            return verdict(estimate(self._runs.training_run(question)), self._memory)
-        except ZerokitError:
-            return None
+            names.append(change.how)
+        key = tuple(sorted(names))
+        if key not in self._known:
+            try:
+                self._known[key] = verdict(estimate(self._runs.training_run(question)), self._memory)
+            except ZerokitError:
+                self._known[key] = None
+        return self._known[key]
 
     def advice(self, changes: tuple[Change, ...]) -> Advice | None:
         """None: the run does not certainly fit with the changes."""
@@ -86,12 +98,18 @@ class _Search:
 
     def first(self, level: _Level, before: tuple[Change, ...] = ()) -> Advice | None:
         """The weakest change of a kind that makes the run fit."""
+        strongest = self.fit((*before, *level[-1:]))
+        if strongest is not None and strongest.verdict != "fits":
+            return None
         found = (self.advice((*before, change)) for change in level)
         return next((one for one in found if one is not None), None)
 
     def combined(self, levels: Iterable[_Level], before: tuple[Change, ...] = ()) -> Advice | None:
         """As few and as cheap changes as make the run fit together, after those `before`."""
         levels = [level for level in levels if level]
+        strongest = self.fit((*before, *(level[-1] for level in levels)))
+        if strongest is not None and strongest.verdict != "fits":
+            return None
         chosen: list[Change] = []
         for level in levels:
             # Each kind at its strongest that is possible, until the run fits.
@@ -141,8 +159,10 @@ def advise(question: Question, answer: Estimate, fit: Fit, runs: Runs | None = N
     if not any(found):
         found = [search.combined(levels)]
     found.append(search.first(adapter) or _with_others(search, adapter, levels))
-    found.append(search.first(more_gpus) or (None if any(found) else _with_others(search, more_gpus, levels)))
-    return [one for one in found if one is not None]
+    on_gpus = [level for level in levels if level and "offload" not in level[0].how]
+    found.append(search.first(more_gpus) or _with_others(search, more_gpus[:_FEW], on_gpus))
+    # What needs a host of unknown size comes last.
+    return sorted((one for one in found if one is not None), key=lambda one: one.fit.host.is_condition)
 
 
 def _with_others(search: _Search, level: _Level, others: list[_Level]) -> Advice | None:
@@ -282,9 +302,10 @@ def _adapters(question: Question, answer: Estimate) -> Iterator[Change]:
 
 
 def plain_torch(question: Question, answer: Estimate, runs: Runs) -> Estimate | None:
-    """The estimate without DeepSpeed of a run in bf16 under stage 0, which has fp32 master weights."""
+    """The estimate without DeepSpeed of a full fine-tuning in bf16 under stage 0."""
     settings = settings_of(answer.run)
-    if question.zero_stage != 0 or settings.precision != "bf16":
+    adapts = answer.num_trainable_parameters < answer.num_parameters
+    if question.zero_stage != 0 or settings.precision != "bf16" or adapts:
         return None
     return estimate(runs.training_run(replace(question, zero_stage="none")))
 
@@ -309,7 +330,9 @@ def advice_lines(advice: list[Advice], answer: Estimate, fit: Fit) -> Iterator[s
     if not advice:
         yield "It does not fit with any change that zerokit estimates: take larger cards or a smaller model"
     held = sum(term.bytes for term in answer.device.terms_at_peak if term.category == "activations")
-    if held > _LONG_ACTIVATIONS * answer.device.peak_bytes and answer.run.world_size > 1:
+    as_it_is = any(one.is_same_training for one in advice)
+    long = held > _LONG_ACTIVATIONS * answer.device.peak_bytes
+    if long and not as_it_is and answer.run.world_size > 1:
         yield (
             "Sequence parallelism would divide the activations among GPUs. It is not estimated: "
             "zerokit rehearse runs your script with it"

@@ -54,7 +54,18 @@ def topic_page(name: str) -> str | None:
 
 
 def search_page(name: str) -> str | None:
-    """The page of all keys, rules and defects whose text has the words of a name; None if none has."""
+    """The page of a topic that a name mentions, else of all keys, rules and defects whose text has its words.
+
+    None if there is neither.
+    """
+    mentioned = [
+        word
+        for topic in topics().values()
+        for word in topic.words
+        if re.search(rf"\b{re.escape(word)}\b", _plain(name))
+    ]
+    if mentioned:
+        return topic_page(max(mentioned, key=len))
     found = list(_related((_plain(name),)))
     return "\n\n".join((f"# {name}", *found)) + "\n" if found and _plain(name) else None
 
