@@ -125,9 +125,10 @@ def test_an_evaluation_on_two_ranks_is_that_on_one(tmp_path: Path) -> None:
     )
     variables = {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
     found = []
+    options = ("--task.seq_len", "64", "--batch-size", "2", "--format", "json")
     for words in ((), ("--num-gpus", "2")):
         done = subprocess.run(
-            [ZEROKIT, "evaluate", "model", "data.jsonl", *words, "--batch-size", "2", "--format", "json"],
+            [ZEROKIT, "evaluate", "model", "data.jsonl", *words, *options],
             cwd=tmp_path, env={**os.environ, **variables}, capture_output=True, text=True,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr

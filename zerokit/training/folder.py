@@ -238,8 +238,7 @@ class OutputFolder:
             raise RecipeError(
                 f"'{self.path}' has {left[-1].name} of a run that did not end",
                 where=self.where,
-                hint="Continue it with --training.resume_from_checkpoint true, name another folder, or add "
-                "--force to set it aside",
+                hint="Continue it with --resume auto, name another folder, or add --force to set it aside",
             )
 
     def _is_resumed(self) -> bool:
