@@ -54,12 +54,12 @@ class Case:
         date: year and month.
         kind: ``log``, ``ds_config``, ``launch YAML``, ``estimate``, ``rehearse`` or ``checkpoint``.
         cause: the true cause, in one sentence.
-        established: how the cause is known: who said so in the thread, which commit fixed it, which run showed it.
+        established: how it is known: who said so in the thread, which commit fixed it, which run showed it.
         fix: what worked.
         commands: what the author could have asked zerokit.
         before: the verdict before the repairs, with what was printed.
         after: the same after the repairs; empty while not judged.
-        inputs: how the files differ from what the thread quotes, other than by shortened lines and neutral paths.
+        inputs: how the files differ from what the thread quotes, except shortened lines and neutral paths.
         given: whether the case came with the issue; the others were searched for later.
     """
 
@@ -118,9 +118,8 @@ def run_command(case: Case, command: Command) -> Outcome:
         words = [sys.executable, "-m", "zerokit", *shlex.split(line)]
         done = processes.run(words, cwd=FOLDER / case.name, env=os.environ | settings | command.environment)
     printed = done.stdout + done.stderr
-    lines = [
-        line for line in printed.splitlines() if not line.lstrip().startswith("the line: ")
-    ]  # echoes the log
+    # The line that is quoted from the log says nothing of its own.
+    lines = [line for line in printed.splitlines() if not line.lstrip().startswith("the line: ")]
     text = " ".join(" ".join(lines).split())  # a table or a terminal breaks lines anywhere
     faults = [f"does not say {one!r}" for one in command.says if re.search(one, text) is None]
     faults += [f"says {one!r}" for one in command.silent if re.search(one, text) is not None]

@@ -1,8 +1,9 @@
 """What zerokit prints for public bug reports, against what was the matter with them.
 
-``python -m tests.validation.reports.run [--write] [--print] [NAME...]`` runs the commands of each case in
-tests/validation/reports. Each case has a folder with the inputs that the thread quotes and a ``case.json``: the
-true cause, the fix that worked, what the output must and must not say, and the verdicts before and after.
+``python -m tests.validation.reports.run [--write] [--print] [NAME...]`` runs the commands of each case
+in tests/validation/reports. Each case has a folder with the inputs that the thread quotes and a
+``case.json``: the true cause, the fix that worked, what the output must and must not say, and the
+verdicts before and after.
 With ``--write`` the table goes into results/reports.json and records/reports.md.
 """
 
