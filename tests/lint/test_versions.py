@@ -9,7 +9,7 @@ import pytest
 
 from tests.lint.asking import MICRO, found, said, zero
 from zerokit.documents import Document
-from zerokit.errors import ConfigError, DocumentError
+from zerokit.errors import ConfigError
 from zerokit.lint import check_config
 from zerokit.lint.defects import CHANGES
 from zerokit.lint.upgrade import check_upgrade, parse_upgrade
@@ -151,7 +151,12 @@ def test_releases_that_are_no_upgrade(releases: str, line: str) -> None:
     assert line in str(error.value)
 
 
-def test_an_upgrade_of_a_launch_file_is_refused() -> None:
-    launch = {"distributed_type": "DEEPSPEED", "deepspeed_config": {"zero_stage": 2}}
-    with pytest.raises(DocumentError, match="accelerate launch"):
-        check_upgrade(Document(launch, "launch.yaml"), Run(), parse_upgrade("0.16.4.."))
+def test_an_upgrade_of_a_launch_file_is_that_of_the_ds_config_that_accelerate_makes() -> None:
+    section = {"zero_stage": 3, "offload_optimizer_device": "cpu"}
+    launch = Document({"distributed_type": "DEEPSPEED", "deepspeed_config": section}, "launch.yaml")
+    found = check_upgrade(launch, Run(), parse_upgrade("0.16.4..0.19.8")).findings
+    changed = {one.rule: one for one in found if "pin_memory" in one.message}["default-changes"]
+    assert changed.path == ("deepspeed_config", "offload_optimizer_device")
+    assert "in a ds_config named as 'deepspeed_config_file'" in (changed.hint or "")
+    launch.data["distributed_type"] = "FSDP"
+    assert check_upgrade(launch, Run(), parse_upgrade("0.16.4..0.19.8")).findings == ()
