@@ -44,7 +44,6 @@ CHANGED: dict[str, tuple[Mapping[str, Any], str, str]] = {
     "buffers-keep-format": ({**zero(1), **FP16}, "", "info"),
     "muon-embeddings": ({**zero(1), **MUON}, "optimizer.type", "warning"),
     "muon-newton-schulz": ({**zero(1), **MUON}, "optimizer.type", "info"),
-    "collective-timeout": (zero(1), "", "info"),
 }
 """Change of meaning -> a config that meets it, and the path and severity of its finding."""
 
@@ -115,7 +114,7 @@ LAMB = {**zero(0), "gradient_clipping": 0.0, "optimizer": {"type": "OneBitLamb",
         ("0.19.6..0.19.7", zero(2, compute_grad_norm=False), "key-read"),
         ("0.19.6..0.19.7", LAMB, "key-not-read"),
         ("0.19.6..0.19.7", {**zero(0), "sparse_attention": {"mode": "dense"}}, "key-not-read"),
-        ("0.19.5..0.19.6", FP16_MUON, "meaning-changes"),
+        ("0.18.9..0.19.0", FP16_MUON, "meaning-changes"),
         ("0.19.6..0.19.7", FP16_MUON, "defect-fixed"),
         ("0.18.5..0.18.9", {**zero(2), "gradient_clipping": 1.0}, "defect-fixed"),
         ("0.16.4..0.17.6", {**zero(1), **MUON}, "key-read"),

@@ -455,7 +455,6 @@ EVIDENCE: dict[str, tuple[Evidence, ...]] = {
     ),
     "muon-embeddings": (_MUON, _seen("deepspeed/__init__.py", "lm_head", "0.18.1 ..")),
     "muon-newton-schulz": (_seen(_ORIGINAL_MUON, "def zeropower_via_gram_newtonschulz(", "0.19.0 .."),),
-    "collective-timeout": (_seen("deepspeed/constants.py", "default=30", ".. 0.19.6"),),
     "buffers-keep-format": (_seen(_ENGINE, "self.module.bfloat16()", ".. 0.19.2"),),
 }
 """By the id of a defect or change."""
