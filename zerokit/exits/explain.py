@@ -371,7 +371,9 @@ def _exceptions(log: Log, known: list[_Event]) -> Iterator[_Event]:
             if match is not None and cause.within.search(places):
                 name, weight, (message, fix) = cause.name, cause.weight, cause.fill(match)
                 break
-        weight = Weight.MENTIONED if is_less else Weight.GENERAL if raised.is_bare else weight
+        if raised.is_bare and weight is not Weight.CAUSE:
+            weight = Weight.GENERAL
+        weight = Weight.MENTIONED if is_less else weight
         yield _Event(weight, raised.offset, name, message + where, fix or where_to_look(raised))
 
 

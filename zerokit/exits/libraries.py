@@ -56,8 +56,8 @@ def where_to_look(raised: Raised) -> str:
     if raised.is_optimizer:
         place = visible(raised.library or raised.frame or "")
         return (
-            f"An optimizer that ZeRO calls raised it at {place}. ZeRO gives it flat fp32 partitions in place of "
-            f"the parameters. If it reads their shapes or keeps states by parameter: {_ZERO_OPTIMIZER}"
+            f"An optimizer that ZeRO calls raised it at {place}. ZeRO gives it flat fp32 partitions in place "
+            f"of the parameters. If it reads their shapes or keeps states by parameter: {_ZERO_OPTIMIZER}"
         )
     if raised.library is None:
         look = f"Look at {frame}" if frame else "Give the lines above it too: this log has no traceback of it"
