@@ -440,8 +440,8 @@ def test_code_of_an_optimizer_that_zero_calls_is_told_what_it_gets() -> None:
 def test_what_a_line_without_traceback_says_of_versions() -> None:
     unfit = "TypeError: read_video() got an unexpected keyword argument 'size'"
     for lines in ((unfit,), (FRAMES[0], FRAMES[1], unfit)):
-        assert "if read_video() is a library's" in str(explain(*lines).fix)
-    assert "if HfConfig is a library's" in str(
+        assert "f read_video() is a library's" in str(explain(*lines).fix)
+    assert "If HfConfig is a library's" in str(
         explain("AttributeError: 'HfConfig' object has no attribute 'is_zero3'").fix
     )
     for line in (RAISED, "AttributeError: 'NoneType' object has no attribute 'x'", "TypeError: f() takes 0"):

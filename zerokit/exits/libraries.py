@@ -62,7 +62,9 @@ def where_to_look(raised: Raised) -> str:
     if raised.library is None:
         look = f"Look at {frame}" if frame else "Give the lines above it too: this log has no traceback of it"
         advice = _of_versions(raised)
-        return f"{look}; {advice}" if advice else look
+        if advice is None:
+            return look
+        return f"{look}; {advice}" if frame else f"{advice[0].upper()}{advice[1:]}. {look}"
     look = f"Look at {frame}" if frame else "Read the traceback"
     at = visible(raised.library)
     advice = _because(raised, package(raised.library))
