@@ -108,7 +108,7 @@ def test_a_file_that_is_no_pickle_has_not_more_than_tensors() -> None:
             assert found.cause == "damaged-file"
             assert "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD" not in str(found.fix)
     # A pickle may be of another protocol.
-    assert explain(refused, f"{why}Unsupported operand 149").cause == "exception"
+    assert explain(refused, f"{why}Unsupported operand 149").cause == "weights-only"
 
 
 def test_input_that_ends_is_a_damaged_file_s_where_torch_read_one() -> None:
@@ -318,7 +318,8 @@ def test_a_model_type_that_transformers_does_not_know() -> None:
     lines = ("    raise KeyError(key)", "KeyError: 'qwen9'")
     found = explain("Traceback (most recent call last):", auto.format("__getitem__"), *lines)
     assert (found.cause, found.message.endswith("support the model: qwen9")) == ("new-model", True)
-    assert explain("Traceback (most recent call last):", auto.format("f"), *lines).cause == "exception"
+    of_script = '  File "/w/train.py", line 7, in main'
+    assert explain("Traceback (most recent call last):", of_script, *lines).cause == "exception"
 
 
 def test_each_pair_of_versions_has_a_source() -> None:

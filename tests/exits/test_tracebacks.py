@@ -421,3 +421,37 @@ def test_frozen_parameters_that_are_empty_as_they_are_recomputed(prefix: str) ->
         return explain(*(prefix + line.replace("[{}]", size) for line in RECOMPUTED)).cause
 
     assert (found("[0]"), found("[2048]")) == ("versions", "exception")
+
+
+def test_code_of_an_optimizer_that_zero_calls_is_told_what_it_gets() -> None:
+    """ZeRO gives flat partitions, which an optimizer that reads shapes does not expect."""
+    step = f'  File "{SITE}/deepspeed/runtime/zero/stage_1_and_2.py", line 2198, in _optimizer_step'
+    wrapper = f'  File "{SITE}/torch/optim/optimizer.py", line 493, in wrapper'
+    muon = '  File "/w/muon.py", line 77, in step'
+    start = ("Traceback (most recent call last):", *FRAMES)
+    for last in (muon, f'  File "{SITE}/some_optimizer/muon.py", line 77, in step'):
+        found = explain(*start, step, wrapper, last, "    assert g.ndim == 2", "AssertionError")
+        assert "flat fp32 partitions" in str(found.fix)
+    of_torch = f'  File "{SITE}/torch/optim/adamw.py", line 77, in step'
+    for frames in ((step, wrapper, of_torch), (muon,), (wrapper, muon)):
+        assert "flat fp32" not in str(explain(*start, *frames, "ValueError: no").fix)
+
+
+def test_what_a_line_without_traceback_says_of_versions() -> None:
+    unfit = "TypeError: read_video() got an unexpected keyword argument 'size'"
+    for lines in ((unfit,), (FRAMES[0], FRAMES[1], unfit)):
+        assert "f read_video() is a library's" in str(explain(*lines).fix)
+    assert "If HfConfig is a library's" in str(
+        explain("AttributeError: 'HfConfig' object has no attribute 'is_zero3'").fix
+    )
+    for line in (RAISED, "AttributeError: 'NoneType' object has no attribute 'x'", "TypeError: f() takes 0"):
+        assert str(explain(line).fix) == "Give the lines above it too: this log has no traceback of it"
+
+
+def test_an_exception_of_one_place_is_explained_there_only() -> None:
+    saves = f'  File "{SITE}/deepspeed/runtime/zero/stage_1_and_2.py", line 2335, in state_dict'
+    scalar = "IndexError: slice() cannot be applied to a 0-dim tensor."
+    assert "0.18.2" in str(explain("Traceback (most recent call last):", *FRAMES, saves, scalar).fix)
+    assert explain("Traceback (most recent call last):", *FRAMES[:2], scalar).cause == "exception"
+    universal = '  File "deepspeed/checkpoint/ds_to_universal.py", line 149, in extract_zero_shards'
+    assert explain(universal, '    exp_avg=state["exp_avg"],', "KeyError: 'exp_avg'").cause == "universal"

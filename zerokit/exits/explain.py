@@ -15,6 +15,7 @@ from zerokit.exits.causes import (
     ADVICE,
     CAUSES,
     EMPTY_TENSOR,
+    EXCEPTIONS,
     EXIT_CODE,
     GLOO_TIMEOUT,
     GPU_TAKEN,
@@ -269,9 +270,9 @@ def _known_causes(log: Log) -> Iterator[_Event]:
             last, last_end = (begin, end) if match.end() <= end else log.bounds(match.end() - 1)
             if is_quoted(log, last, log.text[last : min(last_end, last + _MAX_WIDTH)]):
                 continue
-            groups = {"what": match[0], **match.groupdict(default="")}
-            weight, fix = _weight_of(cause.weight, log, match), cause.fix
-            message, is_in_log = cause.message.format(**groups), False
+            groups = match.groupdict(default="")
+            weight, is_in_log = _weight_of(cause.weight, log, match), False
+            message, fix = cause.fill(match)
             if cause.name == EXIT_CODE:
                 word = groups.get("code", message)
                 code = parse_code(word) if not word.lstrip("-").isdigit() or -64 <= int(word) <= 255 else None
@@ -361,11 +362,19 @@ def _exceptions(log: Log, known: list[_Event]) -> Iterator[_Event]:
             continue
         # A launcher's exception about a failed script, or about a program that a rank started.
         is_less = raised.is_survived or raised.kind == "CalledProcessError"
-        weight = Weight.GENERAL if raised.is_bare else Weight.EXCEPTION
-        weight = Weight.MENTIONED if is_less else weight
         message = f"{raised.kind}: {raised.text}" if raised.text else raised.kind
-        message += f" ({raised.where})" if raised.where else ""
-        yield _Event(weight, raised.offset, "exception", message, where_to_look(raised))
+        where = f" ({raised.where})" if raised.where else ""
+        name, weight, fix = "exception", Weight.EXCEPTION, ""
+        places = f"{raised.library or ''} {raised.frame or ''}"
+        for cause in EXCEPTIONS:
+            match = next(filter(None, (pattern.search(message) for pattern in cause.patterns)), None)
+            if match is not None and cause.within.search(places):
+                name, weight, (message, fix) = cause.name, cause.weight, cause.fill(match)
+                break
+        if raised.is_bare and weight is not Weight.CAUSE:
+            weight = Weight.GENERAL
+        weight = Weight.MENTIONED if is_less else weight
+        yield _Event(weight, raised.offset, name, message + where, fix or where_to_look(raised))
 
 
 def _other_zerokit_errors(first: _Event, events: list[_Event], log: Log) -> Iterator[str]:

@@ -6,6 +6,7 @@ import re
 
 from zerokit.code_origin import is_in_library
 from zerokit.errors import visible
+from zerokit.exits.causes import ADVICE
 from zerokit.exits.tracebacks import Raised, package
 
 _MISSING_NAME = re.compile(
@@ -44,6 +45,7 @@ _OF_PYTHON = frozenset(
     ]
 )
 """Classes of values that any caller may have given."""
+_ZERO_OPTIMIZER = ADVICE["ZERO_OPTIMIZER"][0].lower() + ADVICE["ZERO_OPTIMIZER"][1:]
 _STATES = ("KeyError", "IndexError", "AttributeError", "UnboundLocalError", "NameError")
 """Exceptions about a state that a library did not expect; others explain themselves."""
 
@@ -51,10 +53,19 @@ _STATES = ("KeyError", "IndexError", "AttributeError", "UnboundLocalError", "Nam
 def where_to_look(raised: Raised) -> str:
     """What to do about an exception without a better explanation."""
     frame = visible(raised.frame) if raised.frame else None
-    look = f"Look at {frame}" if frame else "Read the traceback"
+    if raised.is_optimizer:
+        place = visible(raised.library or raised.frame or "")
+        return (
+            f"An optimizer that ZeRO calls raised it at {place}. ZeRO gives it flat fp32 partitions in place "
+            f"of the parameters. If it reads their shapes or keeps states by parameter: {_ZERO_OPTIMIZER}"
+        )
     if raised.library is None:
-        advice = _script_import(raised)
-        return f"{look}; {advice}" if advice else look
+        look = f"Look at {frame}" if frame else "Give the lines above it too: this log has no traceback of it"
+        advice = _of_versions(raised)
+        if advice is None:
+            return look
+        return f"{look}; {advice}" if frame else f"{advice[0].upper()}{advice[1:]}. {look}"
+    look = f"Look at {frame}" if frame else "Read the traceback"
     at = visible(raised.library)
     advice = _because(raised, package(raised.library))
     if advice is None:
@@ -132,11 +143,21 @@ def _unfit(library: str, other: str, what: str) -> str:
     )
 
 
-def _script_import(raised: Raised) -> str | None:
-    """What an import that fails in the script itself says about versions."""
+def _of_versions(raised: Raised) -> str | None:
+    """What an exception outside of libraries says about the release of one that the script uses."""
+    attribute, call = _MISSING_ATTRIBUTE.match(raised.text), _CALL.match(raised.text)
     if (found := _CIRCULAR.search(raised.text)) is not None:
         return f"if a file of yours has the name of the module '{found['module']}', rename it"
     if (found := _MISSING_NAME.search(raised.text)) is not None and not _is_own(found["path"]):
         other = (found["module"] or found["module_2"]).partition(".")[0]
         return f"the installed {other} does not have it: it may have been moved or removed in another version"
-    return None
+    if raised.kind == "TypeError" and call is not None and "unexpected keyword" in call["how"]:
+        what, missing = f"{call['name']}()", "is called in a way that its release does not accept"
+    elif raised.frame is None and attribute is not None and attribute["owner"] not in _OF_PYTHON:
+        what, missing = attribute["owner"], f"has no '{attribute['name']}' in its release"
+    else:
+        return None
+    return (
+        f"if {what} is a library's, it {missing}: update that library, or install the release that the "
+        "script's requirements name ('pip list' shows yours)"
+    )

@@ -44,6 +44,9 @@ _FRAME = re.compile(
 )
 _READS = ("__getattr__", "__getattribute__")
 """Functions that raise for the line that reads an attribute."""
+_ZERO = ("deepspeed/runtime/zero/stage", "deepspeed/runtime/bf16_optimizer.py")
+_STEPS = ("step", "_optimizer_step")
+"""ZeRO's functions that call the optimizer."""
 _IMPORT_FAILED = re.compile(r"Failed to import [\w.]{1,200} because of the following error")
 """transformers' message about an exception above it."""
 _OF_TRACEBACKS = ("    ", "\t", "╰")
@@ -77,6 +80,8 @@ class Raised:
     """The process that raised it, if another one printed it: ``in DataLoader worker process 0``."""
     callers: tuple[str, ...] = ()
     """The libraries between `frame` and `library`, outermost first, each once."""
+    is_optimizer: bool = False
+    """Whether ZeRO called the step of an optimizer that is neither torch's nor DeepSpeed's."""
 
 
 def exceptions(log: Log) -> Iterator[Raised]:
@@ -137,6 +142,7 @@ def _below(log: Log, offset: int) -> Raised | None:
             *(at, kind, text, frames.own, frames.library, is_survived),
             where=passed_on["where"] if passed_on else "",
             callers=frames.callers(),
+            is_optimizer=frames.is_optimizer,
         )
     return None
 
@@ -154,14 +160,21 @@ class _Frames:
         """The innermost line outside of libraries."""
         self._below: list[str] = []
         """Lines of installed libraries below it."""
+        self._is_in_step = False
+        self.is_optimizer = False
 
     def add(self, frame: re.Match[str]) -> None:
         if frame["function"] in _READS:
             return
+        library = _library(frame)
+        if library is not None and library.startswith(_ZERO) and frame["function"] in _STEPS:
+            self._is_in_step = True
         if (own := _own(frame)) is not None:
             self.own, self._below = own, []
-        elif (library := _library(frame)) is not None:
+        elif library is not None:
             self._below.append(library)
+        is_other = own is not None or (library is not None and package(library) not in ("torch", "deepspeed"))
+        self.is_optimizer = self._is_in_step and (self.is_optimizer or is_other)
 
     @property
     def library(self) -> str | None:
@@ -206,7 +219,11 @@ def _alone(log: Log, begin: int, line: str) -> Raised | None:
     is_bare = not (is_below or right_above.startswith(_OF_TRACEBACKS) or _OF_TORCH in prefix)
     kind = raised["kind"].rpartition(".")[2]
     place = (frames.own, frames.library)
-    return Raised(begin, kind, text, *place, is_logged, is_bare, callers=frames.callers())
+    return Raised(
+        *(begin, kind, text, *place, is_logged, is_bare),
+        callers=frames.callers(),
+        is_optimizer=frames.is_optimizer,
+    )
 
 
 def frames_above(log: Log, begin: int, line: str) -> list[str]:

@@ -1,14 +1,15 @@
 """The meaning of log lines: the rows of `TOPIC.json`, as an ordered table.
 
-A row matches words of a library, so it applies to any script. `{name}` in its message is a group of its
-pattern, and `{what}` the whole match. `<NAME>` in its fix is one of :data:`ADVICE`.
+A row matches words of a library, so it applies to any script. `{name}` in its message or fix is a group of
+its pattern, and `{what}` the whole match. `<NAME>` in its fix is one of :data:`ADVICE`. The rows of
+`exceptions.json` match only unhandled exceptions.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -80,6 +81,17 @@ class Cause:
     patterns: tuple[re.Pattern[str], ...]
     """Each starts with plain text, which re finds quickly."""
     weight: Weight
+    within: re.Pattern[str]
+    """For exceptions: the places that raised it, ``LIBRARY:LINE SCRIPT:LINE``."""
+
+    def fill(self, match: re.Match[str]) -> tuple[str, str]:
+        """Message and fix, with the words of a match."""
+        groups = {"what": match[0], **match.groupdict(default="")}
+        message, fix = (
+            re.sub(r"\{(\w+)\}", lambda name: groups.get(name[1], name[0]), text)
+            for text in (self.message, self.fix)
+        )
+        return message, fix
 
 
 _TOPICS = (
@@ -96,13 +108,15 @@ _TOPICS = (
 )
 
 
-def _rows() -> Iterator[Cause]:
-    for topic in _TOPICS:
+def _rows(topics: Iterable[str]) -> Iterator[Cause]:
+    for topic in topics:
         for row in _load(topic)["causes"]:
             weight = Weight[row.get("weight", "cause").upper()]
-            fix = with_advice(row["fix"])
-            yield Cause(row["name"], row["message"], fix, tuple(map(re.compile, row["patterns"])), weight)
+            fix, patterns = with_advice(row["fix"]), tuple(map(re.compile, row["patterns"]))
+            yield Cause(row["name"], row["message"], fix, patterns, weight, re.compile(row.get("within", "")))
 
 
-CAUSES: tuple[Cause, ...] = tuple(_rows())
+CAUSES: tuple[Cause, ...] = tuple(_rows(_TOPICS))
 """The first row that matches a line applies."""
+EXCEPTIONS: tuple[Cause, ...] = tuple(_rows(["exceptions"]))
+"""The first row that matches an unhandled exception, ``KIND: TEXT``, applies."""
