@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import numbers
 import sys
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,7 @@ def test_an_estimate_says_whether_it_fits() -> None:
         assert answer.to_dict() == json.loads(printed.stdout)
         assert len(repr(answer)) < 150
         assert "Llama-3.1-8B on 4 GPUs, ZeRO-2" in repr(answer)
+    assert "4 GPUs, without DeepSpeed: " in repr(zerokit.estimate("gpt2", **RUN | {"zero_stage": "none"}))  # type: ignore[arg-type]
     with pytest.raises(ZerokitError, match="no card is named"):
         zerokit.estimate("llama-3.1-8b", **RUN).fits  # type: ignore[arg-type]  # noqa: B018
 
@@ -95,8 +97,12 @@ WRONG_TYPES = {
     "lora: expected a whole number or a dict or a Lora, found [16]": lambda: estimate(lora=[16]),
     "lora.rank: expected a whole number": lambda: estimate(lora={"r": "16"}),
     "lora.rnk: the estimate does not know": lambda: estimate(lora={"rnk": 16}),
+    "lora.1: the estimate does not know": lambda: estimate(lora={1: 16}),
+    "lora.target_modules: expected": lambda: estimate(lora={"r": 16, "target_modules": {"q_proj", 1}}),
+    "frozen_modules: expected a list of text": lambda: estimate(frozen_modules=[1]),
+    "there is no ZeRO stage '3'. Choose one of 0, 1, 2, 3": lambda: estimate(zero_stage="3"),
     "packing: expected True or False, found 3": lambda: estimate(packing=3),
-    "frozen_modules: expected a list, found the string": lambda: estimate(frozen_modules="embed"),
+    "frozen_modules: expected a list of text, found the string": lambda: estimate(frozen_modules="embed"),
     "chunked_loss: expected text, found True": lambda: estimate(chunked_loss=True),
     "config: expected text or a path or a dict or a DeepSpeedConfig, found 3": lambda: zerokit.check(3),
     "gpu_memory_bytes: expected": lambda: zerokit.check({}, gpu_memory_bytes="80GiB"),
@@ -118,6 +124,19 @@ def test_an_argument_of_another_type_is_named_in_one_line(message: str) -> None:
         WRONG_TYPES[message]()
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
+
+
+class Int64:
+    """A whole number of numpy."""
+
+    def __index__(self) -> int:
+        return 4
+
+
+def test_numbers_of_other_libraries_are_numbers() -> None:
+    numbers.Integral.register(Int64)
+    answer = zerokit.estimate("gpt2", **RUN | {"num_gpus": Int64(), "gpu": "H100"})  # type: ignore[arg-type]
+    assert json.dumps(answer.to_dict()) == json.dumps(zerokit.estimate("gpt2", **RUN, gpu="H100").to_dict())  # type: ignore[arg-type]
 
 
 def test_check_takes_all_that_rules_can_know_of_a_run() -> None:

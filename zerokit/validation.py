@@ -6,6 +6,7 @@ import functools
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
@@ -79,15 +80,17 @@ def with_checked_types(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
     @functools.wraps(function)
     def checked(*arguments: _P.args, **given: _P.kwargs) -> _R:
-        values = signature.bind(*arguments, **given).arguments
-        check_types(values, get_type_hints(function))
-        return function(*arguments, **given)
+        bound = signature.bind(*arguments, **given)
+        # Whole numbers of numpy and pandas become Python's.
+        bound.arguments |= {name: int(value) for name, value in bound.arguments.items() if _is_foreign(value)}
+        check_types(bound.arguments, get_type_hints(function))
+        return function(*bound.args, **bound.kwargs)
 
     return checked
 
 
 def check_types(values: Mapping[str, Any], hints: Mapping[str, Any], where: str = "") -> None:
-    """Raise ConfigError for the first value that is not of its type, whatever containers have in them.
+    """Raise ConfigError for the first value that is not of its type, whatever dicts and tuples have in them.
 
     Args:
         values: by name.
@@ -103,6 +106,10 @@ def check_types(values: Mapping[str, Any], hints: Mapping[str, Any], where: str 
             raise ConfigError(f"expected {words}, found {shown}", where=where + name, hint=hint)
 
 
+def _is_foreign(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, int)
+
+
 def _members(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
@@ -113,13 +120,18 @@ def _is_of(value: Any, hint: Any) -> bool:
     kind = get_origin(hint) or hint
     if kind is Literal:  # another word is refused with what was probably meant
         return isinstance(value, str)
-    if (kind in (int, float) and isinstance(value, bool)) or (kind is Sequence and isinstance(value, str)):
+    if kind is Sequence:
+        of_type = isinstance(value, Sequence) and not isinstance(value, str)
+        return of_type and all(_is_of(item, one) for one in get_args(hint) for item in value)
+    if kind in (int, float) and isinstance(value, bool):
         return False
     return isinstance(value, int | float if kind is float else kind)
 
 
 def _type_words(hint: Any) -> str:
     kind = get_origin(hint) or hint
+    if kind is Sequence and get_args(hint):
+        return f"{_TYPES[kind]} of {_type_words(get_args(hint)[0])}"
     return "text" if kind is Literal else _TYPES.get(kind) or f"a {kind.__name__}"
 
 

@@ -61,6 +61,18 @@ def test_warnings_alone_give_0(zerokit: Run, doubtful: Path) -> None:
     assert "warning" in out
 
 
+@pytest.mark.parametrize("value", ["[2]", "{a: 1}", "null", "x"])
+def test_launch_files_may_have_any_values(zerokit: Run, tmp_path: Path, value: str) -> None:
+    keys = ("num_machines", "num_processes", "main_process_ip", "main_process_port", "machine_rank")
+    text = "".join(f"{key}: {value}\n" for key in keys)
+    files = [tmp_path / "a.yaml", tmp_path / "b.yaml"]
+    for file in files:
+        file.write_text(f"distributed_type: DEEPSPEED\ndeepspeed_config: {{zero_stage: 2}}\n{text}")
+    code, out, err = zerokit("check", *files, "--severity", "info")
+    assert (code in (0, 1), err) == (True, "")
+    assert "in 2 files" in out
+
+
 def test_infos_are_for_those_who_ask(zerokit: Run, tmp_path: Path) -> None:
     file = tmp_path / "a.json"
     file.write_text('{"train_batch_size": 8, "zero_optimization": {"stage": 3, "overlap_comm": false}}')

@@ -202,4 +202,8 @@ def test_what_fits_with_no_stage_is_1(zerokit: Run) -> None:
     assert "no ZeRO stage and offload fits 1 GPU of" in err
     words = ["config", "--model", "qwen2.5-0.5b", "--num-gpus", 8, "--gpu", "h100"]
     assert "offload_optimizer" in zerokit(*words, "--offload-optimizer", "cpu")[1]
+    on_nvme = zerokit(*words, "--offload-optimizer", "nvme", "--nvme-path", "/nvme")
+    zero = json.loads(on_nvme[1])["zero_optimization"]
+    assert (zero["stage"], zero["offload_optimizer"]["device"]) == (3, "nvme")
+    assert "stage 3 with the optimizer on NVMe fits" in on_nvme[2]
     assert "--model, --num-gpus and --gpu, for which zerokit chooses" in zerokit("config")[2]

@@ -43,6 +43,7 @@ def write(folder: Path, logs: dict[str, tuple[str, ...]]) -> None:
         ("20261122100000_rank{}.log"),
         ("slurm-71_{}.out"),
         ("job.o71.{}"),
+        ("{}\N{SUPERSCRIPT TWO}0.log"),
     ],
 )
 def test_the_rank_that_failed_is_the_answer_and_others_follow(tmp_path: Path, names: str) -> None:
@@ -143,6 +144,7 @@ def test_a_folder_without_logs_is_refused(
     write(tmp_path, {"train.py": ("x",), "model.bin": ("x",)})
     (tmp_path / "a.log").symlink_to("/etc/hostname")
     assert "has no logs" in refused(zerokit, "explain-exit", tmp_path)
+    assert "Name a log file" in refused(zerokit, "explain-exit", "")  # not the folder here
     monkeypatch.setattr(several, "_MOST_ENTRIES", 2)
     assert "has more than 2 files" in refused(zerokit, "explain-exit", tmp_path)
 

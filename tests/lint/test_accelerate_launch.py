@@ -196,12 +196,15 @@ def test_what_may_not_stand_beside_a_ds_config(
         ({"zero_optimization": {"stage": 3}}, "zero_stage", 2, "which has 3", False),
         ({"gradient_clipping": "auto"}, "gradient_clipping", 0.5, "which has 'auto'", False),
         ({}, "offload_param_device", "none", "the ds_config says it", True),
+        (None, "gradient_clipping", 0.5, "see that the ds_config has gradient_clipping 0.5", False),
+        (None, "gradient_clipping", None, "Remove the key", True),
     ],
 )
 def test_the_advice_about_two_configs_follows_the_ds_config(
-    ds_config: dict[str, Any], key: str, value: Any, words: str, enough: bool, tmp_path: Path
+    ds_config: dict[str, Any] | None, key: str, value: Any, words: str, enough: bool, tmp_path: Path
 ) -> None:
-    (tmp_path / "ds.json").write_text(json.dumps(ds_config))
+    if ds_config is not None:
+        (tmp_path / "ds.json").write_text(json.dumps(ds_config))
     data = launch(section={FILE: "ds.json"})
     (data if key == "mixed_precision" else data["deepspeed_config"])[key] = value
     report = check_launch_document(Document(data, str(tmp_path / "launch.yaml")))

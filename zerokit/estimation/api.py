@@ -80,7 +80,7 @@ class RunEstimate(Estimate):
         model = f"{run.model:,} parameters" if isinstance(run.model, int) else run.model.name
         fit = f", {self.fit.verdict} on {format_bytes(self.fit.gpu_memory_bytes)}" if self.fit else ""
         return (
-            f"<{type(self).__name__}: {model} on {quantity(run.world_size, 'GPU')}, ZeRO-{run.zero_stage}: "
+            f"<{type(self).__name__}: {model} on {quantity(run.world_size, 'GPU')}, {run.sharding}: "
             f"peak {format_bytes(device.peak_bytes)}{fit}>"
         )
 
@@ -173,14 +173,16 @@ def as_lora(given: int | Mapping[str, Any] | Lora | None) -> Lora | None:
         if key in _LORA:
             settings[_LORA[key]] = value
         elif key not in _WITHOUT_MEMORY:
-            hint = did_you_mean(key, _LORA)
+            hint = did_you_mean(str(key), _LORA)
             raise ConfigError("the estimate does not know this key", where=f"lora.{key}", hint=hint)
     if "rank" not in settings:
         raise ConfigError("the rank is not known", where="lora", hint='Write {"r": 16}')
     if isinstance(settings.get("dropout"), int | float):
         settings["dropout"] = settings["dropout"] > 0
-    if isinstance(settings.get("target_modules"), list | set):
-        settings["target_modules"] = tuple(sorted(settings["target_modules"]))
+    targets = settings.get("target_modules")
+    if isinstance(targets, list | set):
+        check_types({"target_modules": list(targets)}, {"target_modules": Sequence[str]}, where="lora.")
+        settings["target_modules"] = tuple(sorted(targets))
     check_types(settings, get_type_hints(Lora), where="lora.")
     return Lora(**settings)
 

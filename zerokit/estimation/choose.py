@@ -36,7 +36,7 @@ def choose_zero(question: Question, given: Mapping[str, Any]) -> tuple[dict[str,
 
     Args:
         question: the run, with a model shape and a card; see :func:`assumptions`.
-        given: settings that must be kept, such as ``offload_optimizer``.
+        given: devices that must be kept, by ``offload_optimizer`` and ``offload_param``.
 
     Raises:
         NothingFitsError: none fits.
@@ -73,14 +73,19 @@ def assumptions(question: Question) -> str:
 
 
 def _kept(given: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    wanted = {key: value for key, value in given.items() if value is not None}
+    wanted = {key: device for key, device in given.items() if device is not None}
+    least = 3 if "nvme" in wanted.values() else 1
     for settings in _SETTINGS:
-        if all(settings.get(key) == value for key, value in wanted.items()):
-            yield settings
+        if wanted.keys() <= settings.keys() and settings["zero_stage"] >= least:
+            yield {**settings, **wanted}
 
 
 def _words(settings: Mapping[str, Any]) -> str:
-    places = {"offload_optimizer": "the optimizer", "offload_param": "parameters"}
-    moved = [words for key, words in places.items() if key in settings]
-    offload = f" with {' and '.join(moved)} on the host" * bool(moved)
-    return f"stage {settings['zero_stage']}{offload}"
+    names = {"offload_optimizer": "the optimizer", "offload_param": "parameters"}
+    places = {"cpu": "on the host", "nvme": "on NVMe"}
+    moved = {
+        place: " and ".join(name for key, name in names.items() if settings.get(key) == device)
+        for device, place in places.items()
+    }
+    offload = " and ".join(f"{what} {place}" for place, what in moved.items() if what)
+    return f"stage {settings['zero_stage']}{f' with {offload}' if offload else ''}"

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
-from zerokit.documents import printable, unreadable_reason
+from zerokit.documents import is_folder, printable, unreadable_reason
 from zerokit.errors import DocumentError
 from zerokit.exits import gloo, nccl
 from zerokit.exits.causes import GLOO_TIMEOUT, NCCL_TIMEOUT, Weight
@@ -162,7 +162,7 @@ def _log_files(paths: Sequence[str]) -> tuple[list[str], list[str]]:
     names: list[str] = []
     notes: list[str] = []
     for path in paths:
-        if path == "-" or not _is_folder(path):
+        if path == "-" or not is_folder(path):
             names.append(path)
             continue
         inside = sorted(_inside(Path(path)), key=_natural)
@@ -180,13 +180,6 @@ def _log_files(paths: Sequence[str]) -> tuple[list[str], list[str]]:
     if len(names) > _MOST_LOGS:
         notes.append(f"only the first {_MOST_LOGS:,} of {len(names):,} logs were read")
     return list(dict.fromkeys(names))[:_MOST_LOGS], notes
-
-
-def _is_folder(path: str) -> bool:
-    try:
-        return Path(path).is_dir()
-    except (OSError, ValueError):  # an impossible name
-        return False
 
 
 def _inside(folder: Path) -> Iterator[Path]:
@@ -212,7 +205,7 @@ def _inside(folder: Path) -> Iterator[Path]:
 def _natural(path: Path) -> list[tuple[bool, int, str]]:
     """A sort key by which rank 10 comes after rank 9."""
     return [
-        (not part.isdigit(), int(part) if part.isdigit() else 0, part)
+        (not part.isdecimal(), int(part) if part.isdecimal() else 0, part)
         for part in re.split(r"(\d+)", str(path))
     ]
 

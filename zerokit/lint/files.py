@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from zerokit.choices import Target
 from zerokit.config.launch_file import find_ds_config, is_launch_file
@@ -132,7 +131,7 @@ def named_ds_configs(documents: Sequence[Document], run: Run) -> dict[Path, Run]
 
 def twins(documents: Sequence[Document]) -> dict[str, str]:
     """Launch files, by name, that are for the same machine of the same run as an earlier one: its name."""
-    first: dict[tuple[Any, ...], str] = {}
+    first: dict[str, str] = {}
     found = {}
     for document in documents:
         if is_launch_file(document.data):

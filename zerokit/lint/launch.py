@@ -46,7 +46,7 @@ class Launch:
         return None if self.ds_config is None else value_at(self.ds_config, path)
 
     @property
-    def machine(self) -> tuple[Any, ...]:
-        """The run of several machines and which of them, as far as the file says."""
+    def machine(self) -> str:
+        """The run of several machines and which of them, as far as the file says, as text to compare."""
         keys = ("num_machines", "num_processes", "main_process_ip", "main_process_port", "machine_rank")
-        return (*map(self.option, keys), repr(self.section))
+        return repr((*map(self.option, keys), self.section))

@@ -131,7 +131,7 @@ class Decisions:
             if name is not None and name not in known:
                 yield f"there is no {what} '{name}'", did_you_mean(name, known)
         if self.zero_stage not in (0, 1, 2, 3):
-            yield f"there is no ZeRO stage {self.zero_stage}", "Choose one of 0, 1, 2, 3"
+            yield f"there is no ZeRO stage {self.zero_stage!r}", "Choose one of 0, 1, 2, 3"
 
     def _out_of_range(self) -> Iterator[tuple[str, str]]:
         for name in (

@@ -32,7 +32,7 @@ def text_lines(files: Sequence[CheckedFile]) -> Iterator[StyledLine]:
     """
     readable = [file for file in files if file.error is None]
     repeated = _repeated(readable)
-    clean = [file for file in readable if not file.report.findings]
+    clean = sum(not file.report.findings for file in readable)
     for file in readable:
         for finding in file.fixed:
             yield _line(file.name, "fixed", finding)
@@ -45,10 +45,10 @@ def text_lines(files: Sequence[CheckedFile]) -> Iterator[StyledLine]:
                     f"{len(places)} files", finding.severity, replace(finding, line=None, column=None)
                 )
                 yield [(f"    {_listed(places)}", "dim")]
-        if file in clean and len(clean) < _LEAST_FOLDED:
+        if not file.report.findings and clean < _LEAST_FOLDED:
             yield [(f"{visible(file.name)}: ", ""), ("nothing found", GOOD)]
-    if len(clean) >= _LEAST_FOLDED:
-        yield [(f"{len(clean)} files: ", ""), ("nothing found", GOOD)]
+    if clean >= _LEAST_FOLDED:
+        yield [(f"{clean} files: ", ""), ("nothing found", GOOD)]
     for line in (*_not_run(readable), *_summary(readable)):
         yield [(line, "dim")]
 

@@ -109,7 +109,9 @@ def _in_place_of(launch: Launch, key: str) -> tuple[str, bool]:
         return _precision_in_place_of(launch)
     path, value = PLACES_IN_DS_CONFIG.get(key, (ZERO,)), launch.section[key]
     found = launch.in_ds_config(path)
-    if launch.ds_config is None or value is None or str(found).lower() == str(value).lower():
+    if launch.ds_config is None and value is not None:
+        return f"Remove the key, and see that the ds_config has {dotted(path)} {value}", False
+    if value is None or str(found).lower() == str(value).lower():
         return "Remove the key; the ds_config says it", True
     if found is None and str(value).lower() in ("none", "false"):
         return "Remove the key; the ds_config says it", True
