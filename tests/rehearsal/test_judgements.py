@@ -35,6 +35,7 @@ def _mistakes(script: str, *words: object, cwd: Path, options: tuple[object, ...
         (2, 1, "own", "gradients are lost"),
         (2, 1, "loss.backward", "gradients are lost"),
         (2, 4, "own", "gradients are lost"),
+        (2, 1, "two losses", "gradients are lost"),
         (3, 2, "own", "gradients are accumulated twice"),
     ],
 )
@@ -46,13 +47,21 @@ def test_gradients_that_a_script_accumulates_otherwise_than_its_engine(
     assert mistake.startswith(word)
     assert "accumulates.py:" in mistake
     assert "backward() 2 times" in mistake
+    assert ("call step() after each backward()" in mistake) == (way != "two losses" and steps != 4)
 
 
 @pytest.mark.parametrize(
     ("stage", "steps", "way"),
     [
         *((3, 1, "own"), (0, 1, "own"), (3, 4, "own"), (2, 4, "each"), (2, 1, "each")),
-        *((2, 1, "boundary"), (2, 1, "discarded"), (1, 1, "two engines"), (1, 1, "fp32")),
+        *(
+            (3, 2, "two losses"),
+            (0, 2, "two losses"),
+            (2, 1, "boundary"),
+            (2, 1, "discarded"),
+            (1, 1, "two engines"),
+            (1, 1, "fp32"),
+        ),
     ],
 )
 def test_no_gradients_are_lost(stage: int, steps: int, way: str, tmp_path: Path) -> None:
@@ -65,7 +74,8 @@ def test_no_gradients_are_lost(stage: int, steps: int, way: str, tmp_path: Path)
     [
         ("nothing", 'neither bf16 nor fp16 is set, so "auto" is off'),
         ("plain", "neither autocast nor 16-bit weights"),
-        *((way, None) for way in ("bf16", "turned off", "fp32 head", "plain autocast", "plain TF32")),
+        *((way, None) for way in ("bf16", "turned off", "fp32 head", "fp32 teacher")),
+        *((way, None) for way in ("plain autocast", "plain TF32", "plain newer TF32")),
     ],
 )
 def test_a_run_in_fp32_that_nothing_asks_for(way: str, words: str | None, tmp_path: Path) -> None:
@@ -119,6 +129,7 @@ def test_the_module_that_one_rank_skips_is_named(stage: int, way: str, words: st
     done = _rehearse("differing_modules.py", stage, way, cwd=tmp_path, options=("--num-gpus", 2))
     assert done.code != 0
     assert words in done.out + done.err
+    assert "stage 2 helps" not in done.out + done.err or stage == 3
 
 
 @pytest.mark.parametrize(("stage", "way"), [(3, "same"), (1, "same"), (2, "more passes")])

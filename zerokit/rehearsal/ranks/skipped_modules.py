@@ -22,8 +22,7 @@ def skipped_module(first: tuple[int, bytes], other: tuple[int, bytes], *, is_stu
         return ""
     ranks = [_Rank(rank, *json.loads(entry)) for rank, entry in (first, other)]
     one, two = ranks
-    gathers = any(run % 2 for rank in ranks for passes in rank.passes for run in passes)
-    if one.names != two.names or not (is_stuck or gathers):
+    if one.names != two.names or not (is_stuck or any(map(_gathers, ranks))):
         return ""  # stages of a pipeline
     number = next((i for i, (a, b) in enumerate(zip(one.passes, two.passes, strict=False)) if a != b), None)
     if number is not None:
@@ -56,7 +55,8 @@ def _more_passes(longer: _Rank, shorter: _Rank, number: int) -> str:
         return ""
     return (
         f"rank {longer.number} begins forward pass {number + 1}, and rank {shorter.number} does not. Call "
-        "the engine as often on every rank: give each as many batches, such as with drop_last=True"
+        "the engine as often on every rank: give each as many batches, such as with drop_last=True, and "
+        "evaluate on all of them"
     )
 
 
@@ -80,9 +80,19 @@ def _difference(ranks: list[_Rank], rests: list[list[int]]) -> str:
     return (
         f"rank {ranks[index].number} runs '{name}'{where}, and rank {ranks[1 - index].number} skips it. Run "
         "it on every rank, with a dummy input where there is none (add 0 times its output to the loss), or "
-        "make batches of one kind on all ranks. ZeRO stage 2 helps only if the module is frozen: each rank "
-        "has to have gradients of the same parameters"
+        "make batches of one kind on all ranks" + (_STAGE_2 if any(map(_gathers, ranks)) else "")
     )
+
+
+_STAGE_2 = (
+    ". ZeRO stage 2 helps only if the module is frozen: each rank has to have gradients of the same "
+    "parameters"
+)
+
+
+def _gathers(rank: _Rank) -> bool:
+    """Whether it has ZeRO-3: a parameter without it has no number in a forward pass."""
+    return any(run % 2 for runs in rank.passes for run in runs)
 
 
 def _parent(name: str) -> str:
