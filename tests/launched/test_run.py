@@ -317,7 +317,7 @@ def test_what_a_killed_run_left_is_not_rotated_away(here: OneRank) -> None:
     next((out / "checkpoint-3").glob("*/*optim_states.pt")).unlink()
     anew = here.error_of()
     assert anew.startswith("2 recipe.yaml:7 (training.output_dir): 'out' has checkpoint-3 of a run that")
-    assert "--training.resume_from_checkpoint true" in anew
+    assert "--resume auto" in anew
     resumed = here.train(*steps(3), *RESUME)
     assert resumed.error is None
     assert "out/checkpoint-3 is not whole (lacks the states of the optimizer of each rank): " in resumed.said
@@ -363,8 +363,7 @@ def test_a_run_that_is_asked_to_leave_saves_and_can_go_on(here: OneRank) -> None
     whole = losses(here.folder / "out")
     left = here.train(*words, force=True, fault=partial(after_the_first_step, ask_to_leave))
     assert left.error == (
-        "75 preempted after step 2 (rank 0: SIGTERM). "
-        "Resume with --training.resume_from_checkpoint true, from out/checkpoint-2"
+        "75 preempted after step 2 (rank 0: SIGTERM). Resume with --resume auto, from out/checkpoint-2"
     )
     assert read_checksums(here.folder / "out" / "checkpoint-2") is not None
     assert here.train(*words, *RESUME).error is None

@@ -388,6 +388,15 @@ def test_the_hint_for_no_sync_asks_for_nothing_that_is_done() -> None:
     assert hint.endswith("upgrade accelerate")
 
 
+def test_what_the_compiler_finds_in_place_of_torchs_own_is_not_the_scripts_failure() -> None:
+    own = "zerokit.rehearsal.stand_ins.virtual_process_group.VirtualProcessGroup"
+    limit = limit_of(
+        RuntimeError(f"UnsafeScriptObjectError\n  context: value=<{own} object at 0x7f>, attr=_run")
+    )
+    assert limit is not None
+    assert f"torch.compile cannot trace {own}, which the rehearsal has" in str(limit)
+
+
 NOT_FETCHED = "zerokit-tests/not-fetched"
 
 

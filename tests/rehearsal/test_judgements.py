@@ -16,9 +16,11 @@ from zerokit.units import GIB
 pytestmark = pytest.mark.rehearsal
 
 
-def _rehearse(script: str, *words: object, cwd: Path, options: tuple[object, ...] = ()) -> Rehearsed:
+def _rehearse(
+    script: str, *words: object, cwd: Path, options: tuple[object, ...] = (), forked: bool = True
+) -> Rehearsed:
     given = ("--no-advise", *options, SCRIPTS / script, *words)
-    return rehearse(*given, cwd=cwd, forked=True)
+    return rehearse(*given, cwd=cwd, forked=forked)
 
 
 def _mistakes(script: str, *words: object, cwd: Path, options: tuple[object, ...]) -> list[str]:
@@ -35,6 +37,7 @@ def _mistakes(script: str, *words: object, cwd: Path, options: tuple[object, ...
         (2, 1, "own", "gradients are lost"),
         (2, 1, "loss.backward", "gradients are lost"),
         (2, 4, "own", "gradients are lost"),
+        (2, 1, "two losses", "gradients are lost"),
         (3, 2, "own", "gradients are accumulated twice"),
     ],
 )
@@ -46,13 +49,20 @@ def test_gradients_that_a_script_accumulates_otherwise_than_its_engine(
     assert mistake.startswith(word)
     assert "accumulates.py:" in mistake
     assert "backward() 2 times" in mistake
+    assert ("call step() after each backward()" in mistake) == (way != "two losses" and steps != 4)
 
 
 @pytest.mark.parametrize(
     ("stage", "steps", "way"),
     [
         *((3, 1, "own"), (0, 1, "own"), (3, 4, "own"), (2, 4, "each"), (2, 1, "each")),
-        *((2, 1, "boundary"), (2, 1, "discarded"), (1, 1, "two engines"), (1, 1, "fp32")),
+        *(
+            (0, 2, "two losses"),
+            (2, 1, "boundary"),
+            (2, 1, "discarded"),
+            (1, 1, "two engines"),
+            (1, 1, "fp32"),
+        ),
     ],
 )
 def test_no_gradients_are_lost(stage: int, steps: int, way: str, tmp_path: Path) -> None:
@@ -65,7 +75,8 @@ def test_no_gradients_are_lost(stage: int, steps: int, way: str, tmp_path: Path)
     [
         ("nothing", 'neither bf16 nor fp16 is set, so "auto" is off'),
         ("plain", "neither autocast nor 16-bit weights"),
-        *((way, None) for way in ("bf16", "turned off", "fp32 head", "plain autocast", "plain TF32")),
+        *((way, None) for way in ("bf16", "turned off", "fp32 head", "fp32 teacher")),
+        *((way, None) for way in ("plain autocast", "plain TF32", "plain newer TF32")),
     ],
 )
 def test_a_run_in_fp32_that_nothing_asks_for(way: str, words: str | None, tmp_path: Path) -> None:
@@ -112,13 +123,17 @@ def test_an_assumed_network_that_decides_the_step_is_named_with_other_speeds(tmp
         (3, "dropped layer", "rank 0 runs 'layers.1', and rank 1 skips it"),
         (3, "experts", "rank 0 runs 'experts.0' where rank 1 runs 'experts.2'"),
         (3, "more passes", "rank 1 begins forward pass 2, and rank 0 does not"),
+        (0, "tower", "rank 1 runs 'towers.images', and rank 0 skips it"),
         (3, "detached", "rank 0 runs 'layers.2' in the backward pass, and rank 1 skips it"),
     ],
 )
 def test_the_module_that_one_rank_skips_is_named(stage: int, way: str, words: str, tmp_path: Path) -> None:
-    done = _rehearse("differing_modules.py", stage, way, cwd=tmp_path, options=("--num-gpus", 2))
+    is_forked = stage > 0
+    options = ("--num-gpus", 2)
+    done = _rehearse("differing_modules.py", stage, way, cwd=tmp_path, options=options, forked=is_forked)
     assert done.code != 0
     assert words in done.out + done.err
+    assert "stage 2 helps" not in done.out + done.err or stage == 3
 
 
 @pytest.mark.parametrize(("stage", "way"), [(3, "same"), (1, "same"), (2, "more passes")])

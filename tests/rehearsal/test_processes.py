@@ -140,8 +140,11 @@ def test_a_long_rehearsal_notes_what_it_does(
     progress.note()
     report.on_step_end(StepEnd(2, 0, 0, 0.0, None))
     progress.note()
+    report.on_step_end(StepEnd(3, 0, 0, 0.0, None))
+    report.on_run_end()  # no larger batch follows
+    progress.note()
     noted = [line.partition(": the rehearsal ")[2] for line in capfd.readouterr().err.splitlines()]
-    assert noted == ["is in step 1 of 2", "is in step 2 of 2", "rehearses the largest batches"]
+    assert noted == ["is in step 1 of 2", "is in step 2 of 2", "rehearses the largest batches", "ends"]
 
 
 def test_an_interrupted_worker_interrupts(tmp_path: Path) -> None:

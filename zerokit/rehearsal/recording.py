@@ -182,7 +182,7 @@ class RankFacts(Part):
     mistakes: list[str] = Field(default_factory=list)
     """Mistakes of the script, by which it trains otherwise than it seems to."""
     fp32_share: float = 0.0
-    """Of the floating-point operations."""
+    """Of the floating-point operations of backward passes, which frozen models have none of."""
     chooses_fp32: bool = False
     """Whether the ds_config, as written, turns 16 bits off, or the script turns TF32 on."""
     gaps: list[str] = Field(default_factory=list)

@@ -88,7 +88,7 @@ def _publish_in_first(
             )
     left = checkpoints(output_dir)
     if left:
-        kept = f"{left[-1]} is left: make room, and go on with --training.resume_from_checkpoint true"
+        kept = f"{left[-1]} is left: make room, and go on with --resume auto"
     else:
         kept = "No checkpoint is left. Make room"
         if len(places) == 1:

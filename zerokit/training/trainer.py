@@ -400,7 +400,7 @@ class _Hooks(TrainerCallback):  # type: ignore[misc]  # transformers is untyped 
         left = checkpoints(Path(args.output_dir))
         raise PreemptedError(
             f"preempted after step {state.global_step} (rank {rank}: {why})",
-            hint=f"Resume with --training.resume_from_checkpoint true, from {left[-1]}"
+            hint=f"Resume with --resume auto, from {left[-1]}"
             if left
             else "There is no checkpoint to resume from",
         )

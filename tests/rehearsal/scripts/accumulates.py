@@ -23,6 +23,10 @@ def make_engine():
 
 
 def backward(engine):
+    if way == "two losses":
+        y = engine(torch.randn(2, 16, device=engine.device, dtype=torch.bfloat16)).float()
+        engine.backward(y.mean(), retain_graph=True)
+        return engine.backward(y.pow(2).mean())
     x = torch.randn(2, 16, device=engine.device, dtype=torch.bfloat16)
     loss = engine(x).float().mean()
     loss.backward() if way == "loss.backward" else engine.backward(loss)
@@ -31,7 +35,7 @@ def backward(engine):
 engine = make_engine()
 others = [make_engine()] if way == "two engines" else []
 for _ in range(2 * steps):
-    if way == "each":
+    if way in ("each", "two losses"):
         backward(engine)
         engine.step()
         continue

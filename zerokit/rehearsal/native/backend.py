@@ -156,6 +156,7 @@ class Backend:
         self._site_finder: Any = None  # ctypes does not keep callbacks alive
         self._peaks_before_reset: dict[Model, dict[str, int]] = {}
         self._flops_by_phase: dict[RunPhase, float] = dict.fromkeys(RUN_PHASES, 0.0)
+        self._fp32_flops_by_phase = dict(self._flops_by_phase)
         self.clock: Clock | None = None
         """None: only memory is rehearsed, and all work is done at once."""
         declare(library, "zk_", _SIGNATURES)
@@ -221,11 +222,17 @@ class Backend:
     @phase.setter
     def phase(self, phase: RunPhase) -> None:
         self._flops_by_phase[self.phase] += self.flops - sum(self._flops_by_phase.values())
+        fp32_flops = float(self._library.zk_fp32_flops())  # of matmuls and convolutions
+        self._fp32_flops_by_phase[self.phase] += fp32_flops - sum(self._fp32_flops_by_phase.values())
         self._library.zk_set_phase(RUN_PHASES.index(phase))
 
     def flops_of(self, phase: RunPhase) -> float:
         """Floating-point operations in all times that the run was in `phase`, once it has left it."""
         return self._flops_by_phase[phase]
+
+    def fp32_share_of(self, phase: RunPhase) -> float:
+        """The share of these operations in fp32."""
+        return self._fp32_flops_by_phase[phase] / max(self._flops_by_phase[phase], 1.0)
 
     def set_step(self, step: int) -> None:
         """Number of optimizer steps that are completed."""
@@ -394,11 +401,6 @@ class Backend:
     def flops(self) -> float:
         """Floating-point operations of matrix products and attention since the start."""
         return float(self._library.zk_flops())
-
-    @property
-    def fp32_flops(self) -> float:
-        """Those of matrix products and convolutions in fp32."""
-        return float(self._library.zk_fp32_flops())
 
     def count_flops(self, flops: float) -> None:
         """Count operations that are done again without being called."""

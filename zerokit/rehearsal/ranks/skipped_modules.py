@@ -22,8 +22,7 @@ def skipped_module(first: tuple[int, bytes], other: tuple[int, bytes], *, is_stu
         return ""
     ranks = [_Rank(rank, *json.loads(entry)) for rank, entry in (first, other)]
     one, two = ranks
-    gathers = any(run % 2 for rank in ranks for passes in rank.passes for run in passes)
-    if one.names != two.names or not (is_stuck or gathers):
+    if one.names != two.names or not (is_stuck or one.uses_zero3):
         return ""  # stages of a pipeline
     number = next((i for i, (a, b) in enumerate(zip(one.passes, two.passes, strict=False)) if a != b), None)
     if number is not None:
@@ -49,6 +48,7 @@ class _Rank(NamedTuple):
     """Names of lists of modules."""
     passes: list[list[int]]
     """As of :class:`zerokit.rehearsal.watching.module_order.ModuleOrder`."""
+    uses_zero3: bool
 
 
 def _more_passes(longer: _Rank, shorter: _Rank, number: int) -> str:
@@ -56,7 +56,8 @@ def _more_passes(longer: _Rank, shorter: _Rank, number: int) -> str:
         return ""
     return (
         f"rank {longer.number} begins forward pass {number + 1}, and rank {shorter.number} does not. Call "
-        "the engine as often on every rank: give each as many batches, such as with drop_last=True"
+        "the engine as often on every rank: give each as many batches, such as with drop_last=True, and "
+        "evaluate on all of them"
     )
 
 
@@ -66,7 +67,12 @@ def _difference(ranks: list[_Rank], rests: list[list[int]]) -> str:
     ran = [ranks[0].names[run // 2] for run in runs]
     parent = _parent(ran[0])
     comes_later = runs[1] in rests[0] or not rests[1], runs[0] in rests[1] or not rests[0]
-    if parent in ranks[0].lists and parent == _parent(ran[1]) and not any(comes_later):
+    if (
+        ranks[0].uses_zero3
+        and parent in ranks[0].lists
+        and parent == _parent(ran[1])
+        and not any(comes_later)
+    ):
         return (
             f"rank {ranks[0].number} runs '{ran[0]}' where rank {ranks[1].number} runs '{ran[1]}'. Call "
             "deepspeed.utils.set_z3_leaf_modules(model, [CLASS]) before deepspeed.initialize, with the class "
@@ -80,9 +86,14 @@ def _difference(ranks: list[_Rank], rests: list[list[int]]) -> str:
     return (
         f"rank {ranks[index].number} runs '{name}'{where}, and rank {ranks[1 - index].number} skips it. Run "
         "it on every rank, with a dummy input where there is none (add 0 times its output to the loss), or "
-        "make batches of one kind on all ranks. ZeRO stage 2 helps only if the module is frozen: each rank "
-        "has to have gradients of the same parameters"
+        "make batches of one kind on all ranks" + (_STAGE_2 if ranks[0].uses_zero3 else "")
     )
+
+
+_STAGE_2 = (
+    ". ZeRO stage 2 helps only if the module is frozen: each rank has to have gradients of the same "
+    "parameters"
+)
 
 
 def _parent(name: str) -> str:

@@ -13,7 +13,7 @@ from zerokit.units import GIB, format_bytes, format_seconds, format_span
 
 IN_FP32 = "trains in fp32"
 _MOSTLY = 0.5
-"""Share of the floating-point operations in fp32 from which on a run trains in fp32."""
+"""Share of the operations of backward passes in fp32 from which on a run trains in fp32."""
 _HAS_BF16 = (8, 0)
 """Compute capability of the first cards with bf16 matmuls."""
 _LARGE_PART = 0.2

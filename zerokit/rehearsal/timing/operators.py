@@ -245,11 +245,13 @@ _LAYOUTS: dict[tuple[bool, bool], Layout] = {(False, True): "TN", (False, False)
 def _in_tf32(product: Product, *, is_convolution: bool) -> Product:
     """What float32 is computed in, by torch's switches as they are now."""
     m, n, k, batch, dtype, layout = product
-    return (m, n, k, batch, "tf32" if dtype == "float32" and _tf32_is_on(is_convolution) else dtype, layout)
+    if dtype == "float32" and is_tf32_on(is_convolution=is_convolution):
+        dtype = "tf32"
+    return m, n, k, batch, dtype, layout
 
 
-def _tf32_is_on(is_convolution: bool) -> bool:
-    """By default it is off for matmuls and on for convolutions."""
+def is_tf32_on(*, is_convolution: bool = False) -> bool:
+    """Whether matmuls or convolutions in float32 use TF32; by default only convolutions do."""
     import torch
 
     switch: Any = torch.backends.cudnn if is_convolution else torch.backends.cuda.matmul

@@ -14,6 +14,7 @@ _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
 _SEEN = "see backward passes before a step"
 # The end of every backward pass, except in no_sync.
 _REDUCE = Patch(_ENGINE, "allreduce_gradients", _SEEN)
+_FORWARD = Patch(_ENGINE, "forward", _SEEN)
 _STEP = Patch(_ENGINE, "step", _SEEN)
 _DISCARD = Patch("deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer", "zero_grad", _SEEN)
 _KEEPS_LAST = (1, 2)
@@ -28,12 +29,19 @@ class Accumulation(Watcher):
     def __init__(self) -> None:
         self._passes: WeakKeyDictionary[Any, Counter[bool]] = WeakKeyDictionary()
         """Of each engine since its last step(), by whether they were at an accumulation boundary."""
+        self._forwards: Counter[int] = Counter()
+        """Forward passes of each engine since its last step(), by identity."""
         self.mistakes: list[str] = []
 
     def on_process_start(self) -> None:
+        wrap(_FORWARD, self._forward)
         wrap(_REDUCE, self._reduce)
         wrap(_STEP, self._step)
         wrap(_DISCARD, self._discard)
+
+    def _forward(self, forward: Any, engine: Any, *arguments: Any, **given: Any) -> Any:
+        self._forwards[id(engine)] += engine.training
+        return forward(engine, *arguments, **given)
 
     def _reduce(self, reduce: Any, engine: Any, *arguments: Any, **given: Any) -> Any:
         passes = self._passes.setdefault(engine, Counter())
@@ -47,13 +55,13 @@ class Accumulation(Watcher):
         return discard(optimizer, *arguments, **given)
 
     def _step(self, step: Any, engine: Any, *arguments: Any, **given: Any) -> Any:
-        passes = self._passes.pop(engine, None)
+        passes, forwards = self._passes.pop(engine, None), self._forwards.pop(id(engine), 0)
         # Without managed_gradient_accumulation step() itself is the boundary.
         if passes and not self.mistakes and getattr(engine, "managed_gradient_accumulation", lambda: True)():
-            self._judge(engine, passes)
+            self._judge(engine, passes, forwards)
         return step(engine, *arguments, **given)
 
-    def _judge(self, engine: Any, passes: Counter[bool]) -> None:
+    def _judge(self, engine: Any, passes: Counter[bool], forwards: int) -> None:
         stage, steps = engine.zero_optimization_stage(), engine.gradient_accumulation_steps()
         at_boundary, count = passes[True], sum(passes.values())
         # BF16_Optimizer, which stage 1 has with gradients in fp32, adds up.
@@ -61,7 +69,8 @@ class Accumulation(Watcher):
         is_lost = keeps_last and at_boundary > 1
         # Where the script sets the boundary itself, all passes before a step() are one accumulation.
         is_own = getattr(engine, "_is_gradient_accumulation_boundary", None) is not None
-        if not is_lost and not (count == steps > 1 and not is_own):
+        is_one_batch = forwards < count  # with several losses
+        if not is_lost and not (count == steps > 1 and not is_own and not is_one_batch):
             return
         seen = f"{script_line()}: the script calls backward() {count} times before each step()"
         if is_lost:
@@ -79,7 +88,9 @@ class Accumulation(Watcher):
             "before the last",
             "add the losses up and call backward() once",
         ]
-        if steps in (1, count):
+        if is_one_batch:
+            fixes = fixes[-1:]
+        elif steps in (1, count):
             fixes.insert(
                 0,
                 f'set "gradient_accumulation_steps": {count}, call step() after each backward() and do not '

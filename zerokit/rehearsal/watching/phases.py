@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -65,6 +66,7 @@ class Phases(Watcher):
         from torch.nn.modules.module import register_module_forward_pre_hook
 
         if self._hook is None and not self._events.has_engine:
+            warnings.filterwarnings("ignore", r"Using `torch\.compile.* global hooks")
             # Up to the forward pass only: such hooks make calls slow, and a compiler would trace them.
             self._hook = register_module_forward_pre_hook(self._call_module)
 

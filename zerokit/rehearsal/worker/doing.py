@@ -35,6 +35,11 @@ class Doing(Watcher):
         is_last = end.step >= self._steps > 0
         self._write("rehearses the largest batches" if is_last else f"is in {self._step(end.step + 1)}")
 
+    def on_run_end(self) -> None:
+        self._write("ends")
+
+    on_exit = on_run_end
+
     def _step(self, step: int) -> str:
         return f"step {step} of {self._steps}" if self._steps else f"step {step}"
 

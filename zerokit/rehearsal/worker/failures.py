@@ -109,6 +109,12 @@ _LIMITS = (
         "Add --launcher deepspeed before the script",
         (AssertionError,),
     ),
+    # torch.compile of DistributedDataParallel traces collectives.
+    _Limit(
+        re.compile(r"(?P<own>zerokit\.rehearsal\.[\w.]+)"),
+        "torch.compile cannot trace {own}, which the rehearsal has in place of torch's own ({line})",
+        "Compile the module before it is wrapped, or rehearse without torch.compile",
+    ),
     # Commands of NVIDIA's driver and toolkit.
     _Limit(
         re.compile(r": '(?P<command>(?:[^']*/)?(?:nvidia-smi|nvcc|dcgmi|nsys))'$"),

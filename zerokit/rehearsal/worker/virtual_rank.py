@@ -31,6 +31,7 @@ from zerokit.rehearsal.recording import (
     Recording,
 )
 from zerokit.rehearsal.stand_ins.nvme_ledger import nvme_ledger
+from zerokit.rehearsal.timing.operators import is_tf32_on
 from zerokit.rehearsal.timing.rank_time import RankTime
 from zerokit.rehearsal.watching.accumulation import Accumulation
 from zerokit.rehearsal.watching.batches import BatchWatcher
@@ -199,8 +200,8 @@ class VirtualRank:
                 expandable_segments=AllocatorSettings.of_environment().expandable_segments,
                 suppressed=self.suppressed.lines(),
                 mistakes=self.accumulation.mistakes,
-                fp32_share=backend.fp32_flops / max(backend.flops, 1.0),
-                chooses_fp32=self.overriding.turns_16_bits_off or _uses_tf32(),
+                fp32_share=backend.fp32_share_of("backward"),
+                chooses_fp32=self.overriding.turns_16_bits_off or is_tf32_on(),
                 gaps=list(map(str, met_gaps())),
                 nvme=nvme,
                 batches=self.batches.facts(),
@@ -208,12 +209,6 @@ class VirtualRank:
                 times=None if self.time is None else _times(self, self.time),
             ),
         )
-
-
-def _uses_tf32() -> bool:
-    import torch
-
-    return torch.get_float32_matmul_precision() != "highest"
 
 
 def _idle_micro_steps(rank: VirtualRank) -> tuple[int, int] | None:
