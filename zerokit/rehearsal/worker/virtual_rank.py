@@ -131,7 +131,8 @@ class VirtualRank:
         )
         self.evaluation = EvaluationWatcher(backend, self.batches)
         # A step ends once it is over and out of its phase.
-        self.events.add(RepeatedLines(), HubFiles(), ZeroInit(), self.suppressed, self.labels)
+        self.zero_init = ZeroInit()
+        self.events.add(RepeatedLines(), HubFiles(), self.zero_init, self.suppressed, self.labels)
         self.events.add(Phases(backend, self.events), recomputing)
         self.events.add(self.batches, self.evaluation, self.traffic, self.steps, self.overriding)
         self.events.add(self.accumulation, module_order)
@@ -199,6 +200,7 @@ class VirtualRank:
                 expandable_segments=AllocatorSettings.of_environment().expandable_segments,
                 suppressed=self.suppressed.lines(),
                 mistakes=self.accumulation.mistakes,
+                whole_model_bytes=self.zero_init.whole_model_bytes,
                 fp32_share=backend.fp32_flops / max(backend.flops, 1.0),
                 chooses_fp32=self.overriding.turns_16_bits_off or _uses_tf32(),
                 gaps=list(map(str, met_gaps())),
