@@ -133,3 +133,12 @@ def test_sequences_that_no_change_makes_fit_are_shortened() -> None:
     lines = list(advice_lines(found, answer, fit))
     assert any("Sequence parallelism" in line and "tokens of a sequence are left" in line for line in lines)
     assert "logits" in peak_line(answer)
+
+
+def test_room_is_left_for_activations_that_are_not_counted() -> None:
+    """ZHZisZZ/dllm#9: 8 billion parameters on 2 cards of 40 GB."""
+    cluster = Cluster(2, gpu=find_gpu("A100-40GB"), host_bytes=2000 * GIB)
+    asked = question(model=8_020_000_000, cluster=cluster, micro_batch_size=2, seq_len=None)
+    found = words(advise(asked, answer := estimate(Runs().training_run(asked)), verdict(answer, 37 * GIB)))
+    assert "--zero-stage 3 --offload-optimizer cpu" in found
+    assert "--offload-optimizer cpu" not in found

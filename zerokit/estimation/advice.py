@@ -29,6 +29,8 @@ _MOST_PARTS = 64
 """Parts of a sequence down to which shorter sequences are tried."""
 _LARGE_TERM = 0.05
 """Share of the peak from which on a term is named."""
+_WITHOUT_ACTIVATIONS = 0.8
+"""Share of a card that a run may need to be called fitting where its activations are not counted."""
 _USABLE = 0.98
 """Share of a card that a run may need to be called fitting by avoiding fragmentation alone."""
 EXPANDABLE_SEGMENTS = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
@@ -87,8 +89,9 @@ _Level = tuple[Change, ...]
 class _Search:
     """Estimates changes of one question."""
 
-    def __init__(self, question: Question, fit: Fit, runs: Runs) -> None:
+    def __init__(self, question: Question, answer: Estimate, fit: Fit, runs: Runs) -> None:
         self._question, self._memory, self._runs = question, fit.gpu_memory_bytes, runs
+        self._usable = (1 if answer.activations_counted else _WITHOUT_ACTIVATIONS) * fit.gpu_memory_bytes
         self._known: dict[tuple[str, ...], Fit | None] = {}
 
     def fit(self, changes: Iterable[Change]) -> Fit | None:
@@ -108,7 +111,9 @@ class _Search:
     def advice(self, changes: tuple[Change, ...]) -> Advice | None:
         """None: the run does not certainly fit with the changes."""
         fit = self.fit(changes)
-        return Advice(changes, fit) if fit is not None and fit.verdict == "fits" else None
+        if fit is None or fit.verdict != "fits" or fit.needed_high_bytes > self._usable:
+            return None
+        return Advice(changes, fit)
 
     def first(self, level: _Level, before: tuple[Change, ...] = ()) -> Advice | None:
         """The weakest change of a kind that makes the run fit."""
@@ -165,7 +170,7 @@ def advise(question: Question, answer: Estimate, fit: Fit, runs: Runs | None = N
         return []
     runs = runs or Runs()
     question = replace(question, ds_config=runs.settings(question)) if question.ds_config else question
-    search = _Search(question, fit, runs)
+    search = _Search(question, answer, fit, runs)
     levels = list(_levels(question, answer, fit))
     more_gpus = tuple(_more_gpus(question))
     adapter = tuple(_adapters(question, answer))
