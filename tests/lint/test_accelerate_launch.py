@@ -700,3 +700,60 @@ def test_offload_replaces_the_optimizer() -> None:
     assert "by Adam, and stops at Adagrad and at Lion of bitsandbytes" in finding.message
     beside = launch(section={FILE: "ds.json", "zero_stage": 2, "offload_optimizer_device": "cpu"})
     assert said(beside, "info") == []
+
+
+def fsdp(**keys: Any) -> dict[str, Any]:
+    return {**BASE, "distributed_type": "FSDP", "fsdp_config": {"fsdp_version": 2}, **keys}
+
+
+def sizes(**given: int) -> dict[str, int]:
+    return {f"parallelism_config_{name}_size": size for name, size in given.items()}
+
+
+OFFLOADED = {"fsdp_version": 2, "fsdp_cpu_ram_efficient_loading": True, "fsdp_offload_params": True}
+
+
+@pytest.mark.parametrize(
+    ("data", "rule"),
+    [
+        (fsdp(parallelism_config=sizes(tp=4)), "launch-parallelism"),
+        (fsdp(parallelism_config=sizes(dp_replicate=4)), "launch-parallelism"),
+        (fsdp(parallelism_config=sizes(dp_shard=2, tp=4)), "launch-parallelism"),
+        (fsdp(parallelism_config=sizes(dp_shard=2, cp=2, sp=2)), "launch-parallelism"),
+        (fsdp(parallelism_config=sizes(dp_shard=2, tp=2)), None),
+        (fsdp(parallelism_config=sizes(cp=4)), None),
+        (fsdp(parallelism_config={}), None),
+        ({**BASE, "distributed_type": "MULTI_GPU", "parallelism_config": sizes(tp=4)}, None),
+        (fsdp(dynamo_config={"dynamo_backend": "INDUCTOR"}), "launch-known-defect"),
+        (fsdp(dynamo_config={"dynamo_backend": "NO"}), None),
+        (fsdp(fsdp_config={"fsdp_version": 1}, dynamo_config={"dynamo_backend": "INDUCTOR"}), None),
+        (fsdp(fsdp_config=OFFLOADED), "launch-known-defect"),
+        (fsdp(fsdp_config={**OFFLOADED, "fsdp_version": 1}), None),
+        (fsdp(num_machines=2, num_processes=10, gpu_ids="0,1", main_process_ip="10.0.0.1"), "launch-gpu-ids"),
+        (fsdp(num_machines=2, num_processes=4, gpu_ids="0,1", main_process_ip="10.0.0.1"), None),
+        (fsdp(num_machines=2), "launch-address"),
+        (fsdp(num_machines=3, main_process_ip="10.0.0.1"), "launch-processes"),
+        ({**BASE, "distributed_type": "MULTI_CPU", "num_machines": 2}, None),
+        (launch(section={"deepspeed_multinode_launcher": "openmpi", "deepspeed_hostfile": "h"}), None),
+        (
+            launch(
+                section={"deepspeed_multinode_launcher": "mpich", "deepspeed_hostfile": "h"}, num_machines=2
+            ),
+            "launch-mpi",
+        ),
+        (
+            launch(
+                section={"deepspeed_multinode_launcher": "slurm", "deepspeed_hostfile": "h"}, num_machines=2
+            ),
+            None,
+        ),
+    ],
+)
+def test_what_only_accelerate_starts(data: dict[str, Any], rule: str | None) -> None:
+    assert {name for name, _ in said(data)} == ({rule} if rule else set())
+
+
+def test_a_release_of_accelerate_without_a_defect_is_not_warned_of() -> None:
+    data = Document(fsdp(fsdp_config=OFFLOADED), "accelerate.yaml")
+    for version, found in (((1, 12, 0), 1), ((1, 13, 0), 0), (None, 1)):
+        assert len(check_launch_document(data, Run(accelerate_version=version)).findings) == found

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from tests.examples import examples
 from tests.memory.runs import ds_config, run, shape
 from tests.validation.memory.families import with_layers
 from zerokit.errors import ConfigError, ZerokitError
+from zerokit.hardware.cluster import Cluster
+from zerokit.hardware.gpus import find_gpu
 from zerokit.memory import (
     Estimate,
     Generation,
@@ -269,3 +272,23 @@ def test_nothing_heavy_is_imported() -> None:
     code = "import zerokit.memory, sys, json; print(json.dumps(sorted(sys.modules)))"
     imported = json.loads(processes.checked([sys.executable, "-c", code]))
     assert not {"torch", "transformers", "deepspeed", "accelerate", "numpy"} & set(imported)
+
+
+@pytest.mark.parametrize(("card", "copies", "on_host"), [(None, 1, 1), ("H100", 2, 1), ("L4", 1, 2)])
+def test_parameters_are_flattened_on_the_gpu_only_if_there_is_room(
+    card: str | None, copies: int, on_host: int
+) -> None:
+    """deepspeedai/DeepSpeed#7482: the second copy is never what a run dies of."""
+    number = 8 * 10**9
+    training = run(2, model=number, world_size=64, seq_len=None)
+    cluster = Cluster(64, gpu=None if card is None else find_gpu(card))
+    found = estimate(replace(training, cluster=cluster))
+    assert int(found.device.by_phase["init"] / (2 * number)) == copies
+    assert int(found.host.peak_bytes / (2 * number)) == on_host
+
+
+def test_master_weights_on_the_host_are_never_on_the_gpu() -> None:
+    """A copy that waits is converted on the host: aten/src/ATen/native/cuda/Copy.cu."""
+    found = estimate(run(2, model=8 * 10**9, zero={"offload_optimizer": {"device": "cpu"}}))
+    assert not any(term.name == "master weights" for term in found.terms_of("gpu"))
+    assert found.device.by_phase["init"] < 1.3 * 2 * 8e9

@@ -323,6 +323,9 @@ EVIDENCE: dict[str, tuple[Evidence, ...]] = {
         _ZENFLOW3,
         _seen("deepspeed/runtime/zenflow/engine_stage3.py", "selected_indices.long()", "0.19.1 .."),
     ),
+    "zero3-kept-weights": (
+        _seen(_HOOKS, 'if not hasattr(module, "ds_grads_remaining"):', "0.16.0 .. 0.16.8"),
+    ),
     "zenflow-zero3-offload": (
         _ZENFLOW3,
         _seen("deepspeed/ops/adam/zenflow_torch_adam.py", "def _is_partition_offloaded(", "0.19.2 .."),
@@ -341,6 +344,7 @@ EVIDENCE: dict[str, tuple[Evidence, ...]] = {
         _MUON,
         _seen("deepspeed/runtime/zero/muon/muon_optimizer.py", "muon_update(p.grad,", "0.19.7 .."),
     ),
+    "muon-zero-init": (_MUON, _seen("deepspeed/__init__.py", "def _layer_shape(", "0.19.7 ..")),
     "muon-bf16-optimizer": (
         _MUON,
         _seen(_ENGINE, "Muon cannot be used with the BF16_Optimizer", "0.19.7 .. 0.19.8"),

@@ -87,6 +87,14 @@ class CheckOptions:
             show_default="the newest",
         ),
     ] = None
+    accelerate_version: Annotated[
+        str | None,
+        typer.Option(
+            metavar="VERSION",
+            help="accelerate that starts the launch files.",
+            show_default="unknown: its known defects are reported with their releases",
+        ),
+    ] = None
     upgrade: Annotated[
         str | None,
         typer.Option(
@@ -143,6 +151,7 @@ def check(options: CheckOptions) -> None:
         target=options.target,
         cluster=Cluster(options.num_gpus, options.gpus_per_node, card, host_bytes),
         **_read_facts(options.model, loaded, options.deepspeed_version),
+        accelerate_version=_accelerate(options.accelerate_version),
     )
     upgrade = _upgrade(options)
     least = options.severity or ("info" if options.only or upgrade else DEFAULT_SEVERITY)
@@ -180,6 +189,12 @@ def _upgrade(options: CheckOptions) -> Upgrade | None:
                 f"cannot be combined with {name}", where="--upgrade", hint="Give one of the two"
             )
     return parse_upgrade(options.upgrade)
+
+
+def _accelerate(version: str | None) -> tuple[int, int, int] | None:
+    from zerokit.lint.launch_defects import parse_accelerate_version
+
+    return None if version is None else parse_accelerate_version(version)
 
 
 def _load(recipe: Path) -> LoadedRecipe:

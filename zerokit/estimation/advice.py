@@ -15,6 +15,7 @@ from zerokit.hardware.cluster import Cluster
 from zerokit.memory import Estimate, Lora, estimate
 from zerokit.memory.overheads import FRAGMENTATION
 from zerokit.memory.settings import settings_of
+from zerokit.reporting.phases import phase_words
 from zerokit.reporting.verdicts import NEGATIVE
 from zerokit.units import format_bytes, format_span
 
@@ -24,6 +25,14 @@ _FEW = 3
 """Numbers of GPUs that are tried together with other changes."""
 _LONG_ACTIVATIONS = 0.3
 """Share of the peak from which on sequence parallelism is mentioned."""
+_MOST_PARTS = 64
+"""Parts of a sequence down to which shorter sequences are tried."""
+_LARGE_TERM = 0.05
+"""Share of the peak from which on a term is named."""
+_WITHOUT_ACTIVATIONS = 0.8
+"""Share of a card that a run may need to be called fitting where its activations are not counted."""
+_USABLE = 0.98
+"""Share of a card that a run may need to be called fitting by avoiding fragmentation alone."""
 EXPANDABLE_SEGMENTS = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 
 _Apply = Callable[[Question], Question]
@@ -50,7 +59,13 @@ class Advice:
     @property
     def is_same_training(self) -> bool:
         """Whether the same parameters are trained on as many GPUs."""
-        return not any(one.how.startswith(("--lora-rank", "--num-gpus")) for one in self.changes)
+        return not any(one.how.startswith(("--lora-rank", "--num-gpus", "--seq-len")) for one in self.changes)
+
+    @property
+    def seq_len(self) -> int | None:
+        """The tokens to which it shortens sequences."""
+        words = (one.how.split() for one in self.changes if one.how.startswith("--seq-len"))
+        return next((int(tokens) for _, tokens in words), None)
 
     @property
     def line(self) -> str:
@@ -59,6 +74,7 @@ class Advice:
         keys = ", ".join(one.how for one in self.changes if not one.how.startswith("--"))
         words = " and ".join(filter(None, (options, keys and f"{keys} in the ds_config")))
         words += " (trains adapters only)" * ("--lora-rank" in options)
+        words += " (shorter sequences)" * (self.seq_len is not None)
         needs = format_span(self.fit.needed_low_bytes, self.fit.needed_high_bytes)
         host = self.fit.host
         span = format_span(host.needed_low_bytes, host.needed_high_bytes)
@@ -73,8 +89,9 @@ _Level = tuple[Change, ...]
 class _Search:
     """Estimates changes of one question."""
 
-    def __init__(self, question: Question, fit: Fit, runs: Runs) -> None:
+    def __init__(self, question: Question, answer: Estimate, fit: Fit, runs: Runs) -> None:
         self._question, self._memory, self._runs = question, fit.gpu_memory_bytes, runs
+        self._usable = (1 if answer.activations_counted else _WITHOUT_ACTIVATIONS) * fit.gpu_memory_bytes
         self._known: dict[tuple[str, ...], Fit | None] = {}
 
     def fit(self, changes: Iterable[Change]) -> Fit | None:
@@ -94,7 +111,9 @@ class _Search:
     def advice(self, changes: tuple[Change, ...]) -> Advice | None:
         """None: the run does not certainly fit with the changes."""
         fit = self.fit(changes)
-        return Advice(changes, fit) if fit is not None and fit.verdict == "fits" else None
+        if fit is None or fit.verdict != "fits" or fit.needed_high_bytes > self._usable:
+            return None
+        return Advice(changes, fit)
 
     def first(self, level: _Level, before: tuple[Change, ...] = ()) -> Advice | None:
         """The weakest change of a kind that makes the run fit."""
@@ -151,7 +170,7 @@ def advise(question: Question, answer: Estimate, fit: Fit, runs: Runs | None = N
         return []
     runs = runs or Runs()
     question = replace(question, ds_config=runs.settings(question)) if question.ds_config else question
-    search = _Search(question, fit, runs)
+    search = _Search(question, answer, fit, runs)
     levels = list(_levels(question, answer, fit))
     more_gpus = tuple(_more_gpus(question))
     adapter = tuple(_adapters(question, answer))
@@ -161,6 +180,9 @@ def advise(question: Question, answer: Estimate, fit: Fit, runs: Runs | None = N
     found.append(search.first(adapter) or _with_others(search, adapter, levels))
     on_gpus = [level for level in levels if level and "offload" not in level[0].how]
     found.append(search.first(more_gpus) or _with_others(search, more_gpus[:_FEW], on_gpus))
+    if not any(one is not None and one.is_same_training for one in found):
+        shorter = tuple(_shorter(question, answer))
+        found.append(_with_others(search, shorter, levels) or search.first(shorter))
     # What needs a host of unknown size comes last.
     return sorted((one for one in found if one is not None), key=lambda one: one.fit.host.is_condition)
 
@@ -205,6 +227,25 @@ def _smaller_batches(batch: int, steps: int) -> Iterator[Change]:
 
         how = f"--micro-batch-size {smaller} --gradient-accumulation-steps {more}"
         yield Change(f"micro batch {smaller}", how, apply)
+
+
+def _shorter(question: Question, answer: Estimate) -> Iterator[Change]:
+    """Sequences of a half, a quarter, ..., where activations are a large part of the peak."""
+    parts = 2
+    while _is_long(answer) and answer.run.seq_len and parts <= _MOST_PARTS:
+        tokens = answer.run.seq_len // parts
+
+        def apply(question: Question, tokens: int = tokens) -> Question:
+            return replace(question, seq_len=tokens)
+
+        yield Change(f"sequences of {tokens:,} tokens", f"--seq-len {tokens}", apply)
+        parts *= 2
+
+
+def _is_long(answer: Estimate) -> bool:
+    """Whether activations are a large part of the peak."""
+    held = sum(term.bytes for term in answer.device.terms_at_peak if term.category == "activations")
+    return held > _LONG_ACTIVATIONS * answer.device.peak_bytes
 
 
 def _zero(question: Question, option: str, key: str, value: Any, what: str = "") -> Change:
@@ -316,7 +357,7 @@ def advice_lines(advice: list[Advice], answer: Estimate, fit: Fit) -> Iterator[s
         return
     fragmentation = sum(term.high - term.low for term in answer.overheads if term.name == FRAGMENTATION.name)
     without = fit.needed_high_bytes - fragmentation
-    if fit.needed_low_bytes <= fit.gpu_memory_bytes and without <= fit.gpu_memory_bytes:
+    if fit.needed_low_bytes <= fit.gpu_memory_bytes and without <= _USABLE * fit.gpu_memory_bytes:
         yield (
             f"Without fragmentation it needs at most {format_bytes(without)}, which fits: "
             f"set {EXPANDABLE_SEGMENTS}, which avoids most of it"
@@ -329,11 +370,21 @@ def advice_lines(advice: list[Advice], answer: Estimate, fit: Fit) -> Iterator[s
         yield f"  {one.line}"
     if not advice:
         yield "It does not fit with any change that zerokit estimates: take larger cards or a smaller model"
-    held = sum(term.bytes for term in answer.device.terms_at_peak if term.category == "activations")
     as_it_is = any(one.is_same_training for one in advice)
-    long = held > _LONG_ACTIVATIONS * answer.device.peak_bytes
-    if long and not as_it_is and answer.run.world_size > 1:
+    if _is_long(answer) and not as_it_is and answer.run.world_size > 1:
+        shorter = next((one.seq_len for one in advice if one.seq_len is not None), 0)
+        parts = (answer.run.seq_len or 0) // shorter if shorter else 0
+        over = f": over {parts} GPUs {shorter:,} tokens of a sequence are left on each, as above"
         yield (
-            "Sequence parallelism would divide the activations among GPUs. It is not estimated: "
-            "zerokit rehearse runs your script with it"
+            "Sequence parallelism (Ulysses, ring attention) would divide the activations among GPUs"
+            f"{over * (1 < parts <= answer.run.world_size)}. "
+            "It is not estimated: zerokit rehearse runs your script with it"
         )
+
+
+def peak_line(answer: Estimate) -> str:
+    """The largest terms of the peak on the GPU."""
+    peak = answer.device.peak_bytes
+    terms = [term for term in answer.device.terms_at_peak if term.bytes >= _LARGE_TERM * peak][:_FEW]
+    named = ", ".join(f"{term.name} {format_bytes(term.bytes)}" for term in terms)
+    return f"At the GPU's peak, in {phase_words(answer.device.peak_phase)}: {named}"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from zerokit.estimation.advice import Advice, advice_lines
+from zerokit.estimation.advice import Advice, advice_lines, peak_line
 from zerokit.estimation.fit import Fit, Limits
 from zerokit.memory import Estimate, Term
 from zerokit.memory.settings import settings_of
 from zerokit.reporting.phases import phase_words
 from zerokit.reporting.tables import table
 from zerokit.reporting.terminal import plain_lines, show
-from zerokit.reporting.verdicts import SHORT, verdict_line
+from zerokit.reporting.verdicts import NEGATIVE, SHORT, judge, verdict_line
 from zerokit.units import GIB, format_bytes, format_count, format_span, quantity
 
 if TYPE_CHECKING:
@@ -88,6 +88,8 @@ def _parts(
     if plain is not None:
         yield _without_deepspeed(plain)
     if fit is not None:
+        if judge(fit.needed_low_bytes, fit.needed_high_bytes, fit.gpu_memory_bytes) in NEGATIVE:
+            yield peak_line(answer)
         yield from advice_lines(advice, answer, fit)
     yield from _limit_lines(answer, fit, limits)
     yield from _notes(answer)

@@ -87,6 +87,8 @@ class Defect:
         """What to do, without a full stop."""
         release = self.better or self.span.until
         ways = [f"use DeepSpeed {release} or later"] if release is not None else []
+        if self.better and self.span.until is not None:
+            ways[0] += f" ({self.span.until} fixes this one only)"
         ways += [self.instead] if self.instead else []
         text = ", or ".join(ways) or "leave this setting out"
         return text[0].upper() + text[1:]

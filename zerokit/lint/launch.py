@@ -9,8 +9,13 @@ from functools import cached_property
 from typing import Any
 
 from zerokit.choices import Target
-from zerokit.config.launch_file import deepspeed_section, named_ds_config
+from zerokit.config.launch_file import deepspeed_section, is_local, named_ds_config
 from zerokit.documents import KeyPath, value_at
+
+AccelerateVersion = tuple[int, int, int]
+_GPU_TYPES = ("DEEPSPEED", "FSDP", "MULTI_GPU", "MEGATRON_LM")
+"""Values of `distributed_type` that start processes on GPUs, evenly on all machines
+(`prepare_multi_gpu_env` in `accelerate/utils/launch.py`)."""
 
 
 @dataclass(frozen=True)
@@ -26,11 +31,25 @@ class Launch:
     """Its content; None if there is none, or it cannot be read."""
     twin: str | None = None
     """Another launch file of the same run that is for the same machine."""
+    accelerate_version: AccelerateVersion | None = None
 
     @cached_property
     def section(self) -> Mapping[str, Any]:
         """The keys of `deepspeed_config`; empty if DeepSpeed is not started."""
         return deepspeed_section(self.data)
+
+    @property
+    def starts_gpus(self) -> bool:
+        """Whether accelerate starts processes on GPUs of this machine."""
+        return is_local(self.data) and self.data.get("distributed_type") in _GPU_TYPES
+
+    @property
+    def fsdp_version(self) -> int | None:
+        """1 or 2; None without FSDP."""
+        section = self.data.get("fsdp_config")
+        if self.data.get("distributed_type") != "FSDP" or not isinstance(section, Mapping):
+            return None
+        return 2 if str(section.get("fsdp_version")) == "2" else 1
 
     @property
     def names_file(self) -> bool:

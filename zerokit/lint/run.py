@@ -152,7 +152,7 @@ def check_launch_document(
         run = launched_run(document.data, run or Run())
         file = find_ds_config(document)
         ds_config = None if file is None else _content(file)
-        launch = Launch(document.data, run.target, file is not None, ds_config, twin)
+        launch = Launch(document.data, run.target, file is not None, ds_config, twin, run.accelerate_version)
         for rule in all_rules().values():
             if rule.check_launch is not None:
                 findings += _run(rule, rule.check_launch, launch, {}, document, on_bug)

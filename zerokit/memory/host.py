@@ -11,7 +11,7 @@ from zerokit.memory.optimizer_states import OptimizerStates
 from zerokit.memory.param_coordinator import PARTITION
 from zerokit.memory.pinned_memory import STAGING, PinnedMemory
 from zerokit.memory.settings import Settings
-from zerokit.memory.stage_1_2 import STAGE_1_2, slices_of
+from zerokit.memory.stage_1_2 import FLAT, STAGE_1_2, flattens_on_gpu, slices_of
 from zerokit.memory.stage_3 import STAGE_3, shard, sub_groups
 from zerokit.memory.term import TermKind
 from zerokit.memory.timeline import Held, Timeline
@@ -35,6 +35,9 @@ ONE_WEIGHT = replace(
     name="a weight before it is packed on the GPU",
     count="largest weight",
     source="transformers core_model_loading.py _materialize_copy",
+)
+FLAT_ON_HOST = replace(
+    FLAT, name="the parameters and their flat copy", unit="2·e", device="pageable", certainty="modelled"
 )
 UNTIED = replace(
     MODEL_COPY,
@@ -179,6 +182,9 @@ def replay_host(
         if made_first:
             timeline.hold(host.early_states, e, layout.num_trainable)
         timeline.free_all(MODEL_COPY)
+    if settings.wrapper == "zero_1_2" and flattens_on_gpu(layout, settings) is False:
+        flat = slices_of(layout, settings.world_size).partition * settings.world_size
+        timeline.spike(FLAT_ON_HOST, 2 * e, flat)
     if settings.stage in (1, 2) and settings.offload_optimizer != "none":
         host.flat_partition()
     elif settings.stage == 3:

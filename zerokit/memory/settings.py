@@ -59,6 +59,8 @@ class Settings:
     replaces_linear: bool
     """Stage 3 replaces torch.nn.functional.linear: its function saves no weight for the backward pass, and
     its weight gradient is no view (deepspeed/runtime/zero/linear.py)."""
+    gpu_memory: int | None
+    """Bytes of the card; None: not known."""
 
     @property
     def moment_bytes(self) -> int:
@@ -154,6 +156,7 @@ def settings_of(run: TrainingRun) -> Settings:
         max_live=_known(zero.stage3_max_live_parameters),
         max_reuse_distance=_known(zero.stage3_max_reuse_distance),
         replaces_linear=stage == 3 and zero.memory_efficient_linear,
+        gpu_memory=run.cluster.gpu_memory_bytes,
     )
 
 

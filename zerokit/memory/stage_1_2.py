@@ -11,6 +11,7 @@ from zerokit.memory import stage
 from zerokit.memory.layout import Layout, Parameter
 from zerokit.memory.model_states import ceil_div
 from zerokit.memory.optimizer_states import OptimizerStates
+from zerokit.memory.overheads import overhead_terms
 from zerokit.memory.settings import Settings
 from zerokit.memory.stage import NEW_GRADIENT, Stage, hold_parameters
 from zerokit.memory.term import TermKind
@@ -118,6 +119,22 @@ def slices_of(layout: Layout, world_size: int) -> Slices:
     return Slices(partition, first)
 
 
+def flattens_on_gpu(layout: Layout, settings: Settings) -> bool | None:
+    """Whether the GPU has room for a second copy of the parameters while they are flattened; None: unsure.
+
+    DeepSpeed 0.18.7 and later look at the free memory, and otherwise flatten on the host
+    (`flatten_on_accelerator`); earlier releases always do. A run never needs the room.
+    """
+    if settings.gpu_memory is None:
+        return None
+    flat = slices_of(layout, settings.world_size).partition * settings.world_size
+    both = settings.parameter_bytes * (layout.num_parameters + flat)
+    overheads = overhead_terms(both, settings.world_size)
+    if both + sum(term.high for term in overheads) <= settings.gpu_memory:
+        return True
+    return False if both + sum(term.low for term in overheads) > settings.gpu_memory else None
+
+
 def ranks_that_differ(layout: Layout, world_size: int) -> list[int]:
     """The first rank, the last rank that owns anything, and the rank that keeps the most gradients."""
     slices = slices_of(layout, world_size)
@@ -194,12 +211,13 @@ class Stage1And2(Stage):
         )
         timeline.hold(PARAMETERS, self._e, trained)
         padded = part * settings.world_size
-        timeline.spike(FLAT, self._e, padded)
+        if flattens_on_gpu(self._layout, settings):
+            timeline.spike(FLAT, self._e, padded)
         timeline.hold(PARAMETERS, self._e, padded - trained)
-        timeline.hold(MASTER, master, part)
+        if not self._offloads:  # a copy to the host is converted there (aten/src/ATen/native/cuda/Copy.cu)
+            timeline.hold(MASTER, master, part)
         timeline.spike(CLONES, self._e, part)
         if self._offloads:
-            timeline.free_all(MASTER)
             largest = max(parameter.elements for parameter in self._layout.trainable)
             timeline.hold(OFFLOAD_BUFFER, self._e, largest)
             return

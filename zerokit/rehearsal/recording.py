@@ -185,6 +185,8 @@ class RankFacts(Part):
     """Of the floating-point operations of backward passes, which frozen models have none of."""
     chooses_fp32: bool = False
     """Whether the ds_config, as written, turns 16 bits off, or the script turns TF32 on."""
+    whole_model_bytes: int = 0
+    """Of parameters that were not partitioned yet when a ZeRO-3 engine was made of them."""
     gaps: list[str] = Field(default_factory=list)
     """Operations without a stand-in, including those that the script went on without."""
     nvme: NvmeBytes | None = None

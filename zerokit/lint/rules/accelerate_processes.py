@@ -12,6 +12,7 @@ from zerokit.lint.rule import Hit, launch_rule
 
 _NO_ADDRESS = ("", "none", "null")
 _OWN_ADDRESSES = ("localhost", "127.0.0.1", "::1")
+_MPI, _FILTERS = ("openmpi", "mpich", "mvapich", "impi"), ("exclusion_filter", "inclusion_filter")
 _FALSE_WORDS = ("false", "no", "off", "n", "0", "none")
 
 
@@ -23,17 +24,19 @@ def _count(launch: Launch, key: str) -> int | None:
 @launch_rule("launch-processes")
 def launch_processes(launch: Launch) -> Iterator[Hit]:
     """A number of processes that does not divide among the machines"""
-    if not runs_deepspeed(launch.data):
+    if not launch.starts_gpus:
         return
-    if launch.option("num_processes") in (None, -1):
-        message = "'num_processes' is absent, so accelerate launch needs the option --num_processes"
-        yield Hit((), message, 'Add "num_processes", unless the command line has it', severity="info")
+    given = launch.option("num_processes")
+    if given in (None, -1):
+        if runs_deepspeed(launch.data):
+            message = "'num_processes' is absent, so accelerate launch needs the option --num_processes"
+            hint = 'Add "num_processes", unless the command line has it'
+            yield Hit((), message, hint, severity="info")
         return
     processes, machines = _count(launch, "num_processes"), _count(launch, "num_machines") or 1
     path = ("num_processes",)
     if processes is None:
         # A text is passed on as it is, and works where accelerate does not calculate with it.
-        given = launch.option("num_processes")
         works = str(given).isdigit() and machines == 1 and not launch.data.get("use_cpu")
         message = f"'num_processes' must be a whole number, not {given!r}"
         yield Hit(path, message, "Write a whole number", severity="warning" if works else None)
@@ -46,12 +49,14 @@ def launch_processes(launch: Launch) -> Iterator[Hit]:
 
 
 def _machines(launch: Launch) -> int:
-    """The number of machines; 1 where DeepSpeed is not started."""
-    return (_count(launch, "num_machines") or 1) if runs_deepspeed(launch.data) else 1
+    """The number of machines; 1 where accelerate starts no GPUs."""
+    return (_count(launch, "num_machines") or 1) if launch.starts_gpus else 1
 
 
 def _launcher(launch: Launch) -> str:
     """What starts the processes of several machines."""
+    if not runs_deepspeed(launch.data):
+        return "standard"
     return str(launch.option("deepspeed_multinode_launcher") or "pdsh")
 
 
@@ -63,6 +68,20 @@ def launch_hostfile(launch: Launch) -> Iterator[Hit]:
         message = f"{machines} machines with the launcher {launcher} need a 'deepspeed_hostfile'"
         path = (SECTION,) if SECTION in launch.data else ()
         yield Hit(path, message, "Add it, or use the launcher standard")
+
+
+@launch_rule("launch-mpi")
+def launch_mpi(launch: Launch) -> Iterator[Hit]:
+    """A launcher that refuses what accelerate passes to it"""
+    launcher = _launcher(launch)
+    if _machines(launch) == 1 or launcher not in _MPI:
+        return
+    key = "deepspeed_multinode_launcher"
+    path = (SECTION, key) if key in launch.section else (key,)
+    passed = next((name for name in _FILTERS if launch.option(f"deepspeed_{name}") is not None), "--num_gpus")
+    message = f"accelerate passes {passed} to DeepSpeed's launcher {launcher}, which refuses it"
+    hint = "Use the launcher standard or pdsh, or start without accelerate: deepspeed --launcher "
+    yield Hit(path, message, f"{hint}{launcher}")
 
 
 @launch_rule("launch-address")
@@ -110,11 +129,11 @@ def launch_machine_rank(launch: Launch) -> Iterator[Hit]:
     machines, rank = _count(launch, "num_machines") or 1, launch.option("machine_rank")
     rank = int(rank) if isinstance(rank, str) and rank.isdigit() else rank
     each = machines > 1 and _launcher(launch) in ("standard", "nossh")
-    if runs_deepspeed(launch.data) and isinstance(rank, int) and not 0 <= rank < machines:
+    if launch.starts_gpus and isinstance(rank, int) and not 0 <= rank < machines:
         message = f"'machine_rank' {rank} is not one of {machines} machines, which count from 0"
         hint = f"Write a number from 0 to {machines - 1}"
         yield Hit(("machine_rank",), message, hint, severity="error" if each else None)
-    elif each and launch.twin is not None and runs_deepspeed(launch.data):
+    elif each and launch.twin is not None and launch.starts_gpus:
         message = f"'machine_rank' {rank or 0} is also that of {launch.twin}, a file of the same run"
         yield Hit(("machine_rank",), message, f"Give each machine its own, from 0 to {machines - 1}")
 
@@ -132,9 +151,17 @@ def launch_gpu_ids(launch: Launch) -> Iterator[Hit]:
         return
     listed = [part for part in ids.split(",") if part.strip()]
     processes, machines = _count(launch, "num_processes"), _count(launch, "num_machines") or 1
-    if runs_deepspeed(launch.data) and processes is not None and processes // machines > len(listed):
-        message = f"{processes // machines} processes on a machine, but 'gpu_ids' has {len(listed)}"
-        yield Hit(path, message, "List as many, or lower 'num_processes'", severity="warning")
+    if launch.starts_gpus and processes is not None and processes // machines > len(listed):
+        each = processes // machines
+        message = f"{each} processes on a machine, but 'gpu_ids' has {len(listed)}"
+        hint = f"List as many, or write 'num_processes' {len(listed) * machines}"
+        if machines > 1:
+            message = (
+                f"'num_processes' {processes} counts those of all {machines} machines, which start the same "
+                f"number each: {each}, but 'gpu_ids' has {len(listed)}"
+            )
+            hint += "; unequal machines need torchrun on each, with its own --nproc-per-node"
+        yield Hit(path, message, hint, severity="warning" if runs_deepspeed(launch.data) else None)
 
 
 @launch_rule("launch-cpu")

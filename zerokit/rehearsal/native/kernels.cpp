@@ -114,19 +114,22 @@ void copy_values(const Tensor& target, const Tensor& source) {
   leave_without_values(target);
 }
 
-Tensor& copy(Tensor& target, const Tensor& source, bool) {
+Tensor& copy(Tensor& target, const Tensor& source, bool non_blocking) {
   if (target.numel() == 0) return target;
   TORCH_CHECK(!source.is_meta(), "Cannot copy out of meta tensor; no data!");
   const bool crosses = target.is_cuda() != source.is_cuda();
   const bool same_dtype = target.scalar_type() == source.scalar_type();
   const bool both_contiguous = target.is_contiguous() && source.is_contiguous() && target.sizes() == source.sizes();
   // aten/src/ATen/native/cuda/Copy.cu, copy_requires_temporaries: bytes cross devices only as they are, so that what
-  // must be converted or gathered is so on the side where it lies.
+  // must be gathered is so on the side where it lies. A copy that blocks converts on the host, another one on the GPU.
   if (crosses && !(same_dtype && both_contiguous)) {
-    const int64_t bytes = target.numel() * static_cast<int64_t>(target.itemsize());
-    const bool source_is_converted = !same_dtype || !source.is_contiguous() || target.sizes() != source.sizes();
-    if (source.is_cuda() && source_is_converted) DeviceScratch converted(bytes);
-    if (target.is_cuda() && !target.is_contiguous()) DeviceScratch gathered(bytes);
+    const bool on_gpu = source.is_cuda();
+    const bool converts_here = !same_dtype && non_blocking;
+    const bool source_is_gathered = !source.is_contiguous() || target.sizes() != source.sizes();
+    const bool scratch = on_gpu ? converts_here || source_is_gathered : converts_here || !target.is_contiguous();
+    const bool as_target = on_gpu ? converts_here : !converts_here;
+    const int64_t bytes = target.numel() * static_cast<int64_t>((as_target ? target : source).itemsize());
+    if (scratch) DeviceScratch converted_or_gathered(bytes);
   }
   const Tensor expanded = source.sizes() == target.sizes() ? source : source.expand(target.sizes());
   copy_values(target, expanded);

@@ -8,6 +8,7 @@ from typing import TypeVar
 from zerokit.hardware.cluster import Cluster
 from zerokit.rehearsal.ranks.roles import Roles
 from zerokit.rehearsal.report.analysis import RANKS_DIFFER
+from zerokit.rehearsal.report.judgements import whole_model_line
 from zerokit.rehearsal.report.report import (
     Fit,
     HostMemory,
@@ -154,7 +155,13 @@ def on_nodes(report: RehearsalReport, cluster: Cluster) -> RehearsalReport:
     nvme = 0 if report.nvme is None else report.nvme.per_node_bytes
     host = host_fit(cluster, report.host.per_node_peak_bytes, nvme)
     fit = report.fit.model_copy(update={"host": host, "verdict": worst(report.fit.verdict, host.verdict)})
-    return report.model_copy(update={"fit": fit})
+    judged = report.model_copy(update={"fit": fit})
+    line = whole_model_line(judged)
+    if line is None:
+        return judged
+    return judged.model_copy(
+        update={"mistakes": [*judged.mistakes, line], "warnings": [line, *judged.warnings]}
+    )
 
 
 def _joined(of_ranks: Iterable[list[T]]) -> list[T]:

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from zerokit.hardware.costs.card_costs import CardCosts
 from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.recording import RankFacts
-from zerokit.rehearsal.report.report import DeviceMemory, Fit, TimeReport
-from zerokit.reporting.verdicts import judge
+from zerokit.rehearsal.report.report import DeviceMemory, Fit, RehearsalReport, TimeReport
+from zerokit.reporting.verdicts import NEGATIVE, judge
 from zerokit.units import GIB, format_bytes, format_seconds, format_span
 
 IN_FP32 = "trains in fp32"
 _MOSTLY = 0.5
-"""Share of the operations of backward passes in fp32 from which on a run trains in fp32."""
+"""Share of the operations of backward passes in fp32 from which on a run trains in fp32; and of a node's
+memory in whole models."""
 _HAS_BF16 = (8, 0)
 """Compute capability of the first cards with bf16 matmuls."""
 _LARGE_PART = 0.2
@@ -60,6 +61,24 @@ def fragmentation_line(device: DeviceMemory, fit: Fit) -> tuple[str, bool] | Non
         f"{format_span(fit.low_bytes, high)}"
     )
     return line, is_better
+
+
+def whole_model_line(report: RehearsalReport) -> str | None:
+    """That the run does not fit because each rank makes the whole model before ZeRO-3 partitions it."""
+    whole, host = report.run.whole_model_bytes, report.fit.host
+    on_node = whole * report.gpus_per_node
+    on_host = (
+        host is not None and host.verdict in NEGATIVE and on_node > _MOSTLY * report.host.per_node_peak_bytes
+    )
+    on_gpu = report.fit.verdict in NEGATIVE and report.device.peak_phase == "init"
+    if report.world_size == 1 or not whole or not (on_host or on_gpu):
+        return None
+    return (
+        f"every rank makes the whole model, {format_bytes(whole)}, before ZeRO-3 partitions it: "
+        f"{format_bytes(on_node)} on a node. Make TrainingArguments(deepspeed=...), or keep an "
+        "HfDeepSpeedConfig(ds_config), before the model is made or loaded, so that transformers makes it in "
+        "parts; without transformers make it in deepspeed.zero.Init()"
+    )
 
 
 def network_decides(time: TimeReport | None, costs: CardCosts | None) -> bool:

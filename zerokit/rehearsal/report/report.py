@@ -434,6 +434,8 @@ class RunFacts(Part):
     """The last one that DeepSpeed refused."""
     idle_micro_steps: tuple[int, int] | None = None
     """Micro-steps done, of those that an optimizer step takes, if an engine made no optimizer step."""
+    whole_model_bytes: int = 0
+    """Of parameters that were not partitioned yet when a ZeRO-3 engine was made of them."""
 
 
 class RehearsalReport(Part):

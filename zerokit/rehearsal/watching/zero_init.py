@@ -1,4 +1,4 @@
-"""Models of transformers that the script makes in `deepspeed.zero.Init` itself.
+"""Models that the script makes in `deepspeed.zero.Init` itself, and those that it makes whole for ZeRO-3.
 
 transformers then reads and initializes parameters that are partitioned already. It only makes models in
 parts if it knows the ds_config by its HfDeepSpeedConfig.
@@ -34,7 +34,20 @@ _IMPORT_FIRST = (
 
 
 class ZeroInit(Watcher):
-    """Follows errors out of `zero.Init`."""
+    """Follows errors out of `zero.Init`, and models that are whole when ZeRO-3 gets them."""
+
+    def __init__(self) -> None:
+        self._of_model = 0
+        self.whole_model_bytes = 0
+        """Of parameters that no `zero.Init` had partitioned when a ZeRO-3 engine was made of them."""
+
+    def on_engine_begin(self, model: Any) -> None:
+        whole = (one for one in getattr(model, "parameters", list)() if not hasattr(one, "ds_id"))
+        self._of_model = sum(one.numel() * one.element_size() for one in whole)
+
+    def on_engine_end(self, engine: Any) -> None:
+        if engine.zero_optimization_stage() == 3:
+            self.whole_model_bytes += self._of_model
 
     def on_process_start(self) -> None:
         wrap(_LEAVE_INIT, self._leave)

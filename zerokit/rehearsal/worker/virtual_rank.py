@@ -132,7 +132,8 @@ class VirtualRank:
         )
         self.evaluation = EvaluationWatcher(backend, self.batches)
         # A step ends once it is over and out of its phase.
-        self.events.add(RepeatedLines(), HubFiles(), ZeroInit(), self.suppressed, self.labels)
+        self.zero_init = ZeroInit()
+        self.events.add(RepeatedLines(), HubFiles(), self.zero_init, self.suppressed, self.labels)
         self.events.add(Phases(backend, self.events), recomputing)
         self.events.add(self.batches, self.evaluation, self.traffic, self.steps, self.overriding)
         self.events.add(self.accumulation, module_order)
@@ -202,6 +203,7 @@ class VirtualRank:
                 mistakes=self.accumulation.mistakes,
                 fp32_share=backend.fp32_share_of("backward"),
                 chooses_fp32=self.overriding.turns_16_bits_off or is_tf32_on(),
+                whole_model_bytes=self.zero_init.whole_model_bytes,
                 gaps=list(map(str, met_gaps())),
                 nvme=nvme,
                 batches=self.batches.facts(),
