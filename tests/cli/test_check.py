@@ -1,6 +1,7 @@
 import io
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -508,6 +509,7 @@ def test_a_named_ds_config_that_cannot_be_read_is_an_error_of_its_own(zerokit: R
     [
         ({}, [("b.yaml", "launch-machine-rank")]),
         ({"machine_rank": 1}, []),
+        ({"mixed_precision": "bf16"}, []),  # another run
         ({"main_process_ip": "10.0.0.2"}, []),
         ({"num_machines": 1}, []),
         ({"deepspeed_config": "{deepspeed_multinode_launcher: standard, zero_stage: 1}"}, []),
@@ -525,6 +527,9 @@ def test_each_machine_has_its_own_rank(
         lines = (f"{key}: {value}" for key, value in (shared | more).items())
         (tmp_path / name).write_text("\n".join(lines) + "\n")
     assert found(zerokit("check", tmp_path, "--format", "json")[1]) == rules
+    (tmp_path / "other").mkdir()
+    other = shutil.copy(tmp_path / "a.yaml", tmp_path / "other" / "c.yaml")
+    assert found(zerokit("check", tmp_path / "a.yaml", other, "--format", "json")[1]) == []
 
 
 def test_fix_leaves_a_named_ds_config_alone(zerokit: Run, bad: Path) -> None:

@@ -249,7 +249,7 @@ class _Checker:
     remaining: list[CheckedFile] = field(default_factory=list)
     """What the fixes of `diffs` leave."""
     twins: Mapping[str, str] = field(default_factory=dict)
-    """Launch files for the same machine as an earlier one."""
+    """Launch files with the content of an earlier one."""
     bugs: int = 0
 
     def check(self, files: Iterable[Path | DocumentError]) -> list[CheckedFile]:

@@ -27,7 +27,6 @@ from zerokit.documents import (
 from zerokit.documents.causes import has_tags
 from zerokit.errors import DocumentError
 from zerokit.findings import Finding
-from zerokit.lint.launch import Launch
 from zerokit.lint.recognition import (
     is_meant,
     mentions_ds_config,
@@ -130,12 +129,12 @@ def named_ds_configs(documents: Sequence[Document], run: Run) -> dict[Path, Run]
 
 
 def twins(documents: Sequence[Document]) -> dict[str, str]:
-    """Launch files, by name, that are for the same machine of the same run as an earlier one: its name."""
-    first: dict[str, str] = {}
+    """Launch files, by name, with the content of an earlier one in their folder: its name."""
+    first: dict[tuple[Path, str], str] = {}
     found = {}
     for document in documents:
         if is_launch_file(document.data):
-            earlier = first.setdefault(Launch(document.data).machine, document.name)
+            earlier = first.setdefault((Path(document.name).parent, repr(document.data)), document.name)
             if earlier != document.name:
                 found[document.name] = earlier
     return found

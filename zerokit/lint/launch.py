@@ -30,7 +30,7 @@ class Launch:
     ds_config: Mapping[str, Any] | None = None
     """Its content; None if there is none, or it cannot be read."""
     twin: str | None = None
-    """Another launch file of the same run that is for the same machine."""
+    """Another launch file of the folder with the same content."""
     accelerate_version: AccelerateVersion | None = None
 
     @cached_property
@@ -63,9 +63,3 @@ class Launch:
     def in_ds_config(self, path: KeyPath) -> Any:
         """The value at `path` in the ds_config that the file names, or None."""
         return None if self.ds_config is None else value_at(self.ds_config, path)
-
-    @property
-    def machine(self) -> str:
-        """The run of several machines and which of them, as far as the file says, as text to compare."""
-        keys = ("num_machines", "num_processes", "main_process_ip", "main_process_port", "machine_rank")
-        return repr((*map(self.option, keys), self.section))

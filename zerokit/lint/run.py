@@ -144,7 +144,7 @@ def check_launch_document(
     Args:
         document: the file; a ds_config that it names is read, too.
         run: what is known of the run.
-        twin: another launch file of the same run that is for the same machine.
+        twin: another launch file of its folder with the same content.
         on_bug: see `check_document`.
     """
     findings: list[Finding] = []

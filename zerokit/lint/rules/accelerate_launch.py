@@ -145,7 +145,7 @@ def launch_ds_config(launch: Launch) -> Iterator[Hit]:
     if named is None or launch.finds_file:
         return
     message = f"'{named}' is not here: accelerate looks for it from the folder in which the run starts"
-    elsewhere = named.startswith(("/", "~", "$"))
+    elsewhere = named.startswith(("/", "~", "$", "{", "<"))
     yield Hit((SECTION, FILE_KEY), message, "Check the path", severity="info" if elsewhere else None)
 
 

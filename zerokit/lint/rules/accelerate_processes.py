@@ -134,8 +134,9 @@ def launch_machine_rank(launch: Launch) -> Iterator[Hit]:
         hint = f"Write a number from 0 to {machines - 1}"
         yield Hit(("machine_rank",), message, hint, severity="error" if each else None)
     elif each and launch.twin is not None and launch.starts_gpus:
-        message = f"'machine_rank' {rank or 0} is also that of {launch.twin}, a file of the same run"
-        yield Hit(("machine_rank",), message, f"Give each machine its own, from 0 to {machines - 1}")
+        message = f"'machine_rank' {rank or 0} is also that of {launch.twin}, which has the same content"
+        hint = f"If they are for two machines, give each its own, from 0 to {machines - 1}"
+        yield Hit(("machine_rank",), message, hint)
 
 
 @launch_rule("launch-gpu-ids")
