@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import inspect
 import json
@@ -134,7 +135,7 @@ class Int64:
 
 
 def test_numbers_of_other_libraries_are_numbers() -> None:
-    numbers.Integral.register(Int64)
+    abc.ABCMeta.register(numbers.Integral, Int64)
     answer = zerokit.estimate("gpt2", **RUN | {"num_gpus": Int64(), "gpu": "H100"})  # type: ignore[arg-type]
     assert json.dumps(answer.to_dict()) == json.dumps(zerokit.estimate("gpt2", **RUN, gpu="H100").to_dict())  # type: ignore[arg-type]
 
