@@ -43,7 +43,7 @@ from zerokit.training.folder import checkpoints
 from zerokit.training.nvme_optimizer_state import load_nvme_optimizer_states
 from zerokit.training.optimizers import warmup_warning
 from zerokit.training.peft.prompts import save_virtual_tokens
-from zerokit.training.resume import check_length
+from zerokit.training.resume import AUTO_RESUME, check_length
 from zerokit.training.run_context import RunContext
 from zerokit.training.skipped_steps import SkippableSteps
 from zerokit.training.step_monitor import StepMonitor
@@ -131,7 +131,8 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         self.evaluator = Evaluator(
             task, lambda total: self.accelerator.reduce(total.to(args.device), reduction="sum").cpu()
         )
-        self.add_callback(_Hooks(group, self.batches, self.monitor, self.checkpoints))
+        resumes_itself = context.loaded.recipe.training.get("resume_from_checkpoint") == AUTO_RESUME
+        self.add_callback(_Hooks(group, self.batches, self.monitor, self.checkpoints, resumes_itself))
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """The loader of the batch source, or the Trainer's with the order of the batch source."""
@@ -372,9 +373,15 @@ class _Hooks(TrainerCallback):  # type: ignore[misc]  # transformers is untyped 
     """Actions of a ZeroTrainer at the Trainer's hooks, after all other callbacks."""
 
     def __init__(
-        self, group: RankGroup, batches: BatchSource, monitor: StepMonitor, checkpoints: CheckpointWriter
+        self,
+        group: RankGroup,
+        batches: BatchSource,
+        monitor: StepMonitor,
+        checkpoints: CheckpointWriter,
+        resumes_itself: bool,
     ) -> None:
         self._group, self._batches, self._monitor, self._checkpoints = group, batches, monitor, checkpoints
+        self._resumes_itself = resumes_itself
         self._first_step = 0
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, *_: Any, **kwargs: Any) -> None:
@@ -398,11 +405,14 @@ class _Hooks(TrainerCallback):  # type: ignore[misc]  # transformers is untyped 
         asked = self._group.gather_objects(self._group.leave_request.why)
         rank, why = next((rank, why) for rank, why in enumerate(asked) if why is not None)
         left = checkpoints(Path(args.output_dir))
+        hint = "There is no checkpoint to resume from"
+        if left and self._resumes_itself:
+            hint = f"The same command continues from {left[-1]}"
+        elif left:
+            hint = f"Resume with --resume auto, from {left[-1]}"
         raise PreemptedError(
             f"preempted after step {state.global_step} (rank {rank}: {why})",
-            hint=f"Resume with --resume auto, from {left[-1]}"
-            if left
-            else "There is no checkpoint to resume from",
+            hint=hint,
         )
 
     def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:

@@ -22,6 +22,10 @@ _TRAINING_ARGUMENTS = "transformers.training_args:TrainingArguments"
 _ARGUMENTS = Patch(_TRAINING_ARGUMENTS, "__post_init__", "make changes, and keep output_dir as it is")
 
 
+class _Changed(dict[str, Any]):
+    """A ds_config with the changes, also as a deep copy; programs may fill its "auto" later."""
+
+
 class Overriding(Watcher):
     """Makes the changes; `output_dir` replaces the folder of the script."""
 
@@ -53,8 +57,7 @@ class Overriding(Watcher):
             model.gradient_checkpointing_enable() if checkpoints else model.gradient_checkpointing_disable()
 
     def _read_config(self, initialize: Any, config: Any, source: Any, *arguments: Any, **given: Any) -> None:
-        if self._changes:
-            source = merged(_as_dict(source), self._changes)
+        source = self._changed(source)
         try:
             initialize(config, source, *arguments, **given)
         except Exception:  # the caller reports it
@@ -66,10 +69,14 @@ class Overriding(Watcher):
         self._keep_written(source if isinstance(source, Mapping) else self.ds_config)
 
     def _read_early(self, initialize: Any, config: Any, source: Any, *arguments: Any, **given: Any) -> None:
-        if self._changes:
-            source = merged(_as_dict(source), self._changes)
-        initialize(config, source, *arguments, **given)
+        initialize(config, self._changed(source), *arguments, **given)
         self._keep_written(config.config)  # before transformers fills it
+
+    def _changed(self, source: Any) -> Any:
+        """`source` with the changes, made once: again, they would undo what transformers has filled."""
+        if not self._changes or isinstance(source, _Changed):
+            return source
+        return _Changed(merged(_as_dict(source), self._changes))
 
     def _keep_written(self, config: Mapping[str, Any]) -> None:
         sections = [config.get(name) for name in ("bf16", "bfloat16", "fp16")]
