@@ -66,7 +66,8 @@ def test_commands_that_ask_for_a_gpu_have_the_same_two_options() -> None:
     }
     assert {name for name, found in options.items() if {"gpu", "gpu_memory"} & found.keys()} == set(ASKING)
     for name in ASKING:
-        assert options[name]["gpu"] == (["--gpu"], "NAME")
+        several = "[,NAME...]" * (name == "estimate")
+        assert options[name]["gpu"] == (["--gpu"], f"NAME{several}")
         key = "gpu_memory_bytes" if name == "rehearse" else "gpu_memory"
         assert options[name][key] == (["--gpu-memory"], "SIZE")
 

@@ -77,7 +77,10 @@ def started(folder: Path, rank: str) -> Iterator[subprocess.Popen[str]]:
         stderr=subprocess.PIPE,
         text=True,
         # A test before may have made this process a rank.
-        env={name: value for name, value in os.environ.items() if name not in names},
+        env={
+            **{name: value for name, value in os.environ.items() if name not in names},
+            "FOLDER": str(folder),
+        },
     ) as run:
         yield run
 
@@ -128,6 +131,18 @@ def test_the_exit_code_is_that_of_the_ranks(rank: str, code: int, tmp_path: Path
 
 
 _OTHER_WAITS = "os.environ['RANK'] == '0' and threading.Event().wait()\n"
+_RANK_1_FAILS_AND_RANK_0_LOSES_IT = """
+from contextlib import suppress
+pipe = os.environ["FOLDER"] + "/pipe"
+with suppress(FileExistsError):
+    os.mkfifo(pipe)
+if os.environ["RANK"] == "0":
+    open(pipe).read()  # until rank 1 has ended
+    mark_outside_cause()
+else:
+    end = open(pipe, "w")
+exit_now(1)
+"""
 _LOST = "from zerokit.distributed.exit_reports import mark_outside_cause\n"
 
 
@@ -146,8 +161,7 @@ _LOST = "from zerokit.distributed.exit_reports import mark_outside_cause\n"
         (f"{RANK}exit_now(2)", None),
         (f"{RANK}exit_now(75)", None),
         (f"{RANK}{_OTHER_WAITS}exit_now(1)", None),
-        # Rank 1 fails by itself, and rank 0 loses it.
-        (f"{RANK}{_LOST}os.environ['RANK'] == '0' and mark_outside_cause()\nexit_now(1)", None),
+        (f"{RANK}{_LOST}{_RANK_1_FAILS_AND_RANK_0_LOSES_IT}", None),
         ("1 / 0", None),
     ],
 )

@@ -143,10 +143,10 @@ READ_BY = {
         "hub_private_repo",
     ),
     "zerokit/training/trainer.py": (
-        *("label_smoothing_factor", "per_device_eval_batch_size", "save_total_limit"),
+        *("label_smoothing_factor", "metric_for_best_model"),
+        *("per_device_eval_batch_size", "save_total_limit"),
     ),
     "zerokit/training/batch_source.py": ("train_sampling_strategy",),
-    "zerokit/training/evaluator.py": ("metric_for_best_model",),
     "zerokit/training/prepare.py": ("resume_from_checkpoint",),
 }
 """A file of transformers or zerokit -> the fields of TrainingArguments that act in a run because of it."""

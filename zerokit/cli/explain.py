@@ -23,11 +23,11 @@ def explain(
 ) -> None:
     """Explain a ds_config key, a rule of zerokit check, or a topic."""
     from zerokit.lint import explain as explaining
-    from zerokit.reporting.terminal import show_markdown, show_rows
+    from zerokit.reporting.terminal import show, show_markdown, show_rows
 
     if name is None:
         show_rows(explaining.overview())
-        typer.echo(f"\nTopics: {explaining.topic_names()}")
+        show(["", f"Topics: {explaining.topic_names()}"])
         typer.echo("\nFor details: zerokit explain RULE, zerokit explain KEY, or zerokit explain TOPIC")
         return
     show_markdown(explaining.explain(name))
