@@ -27,7 +27,7 @@ def explain(
 
     if name is None:
         show_rows(explaining.overview())
-        show(["", f"Topics: {explaining.topic_names()}"])
-        typer.echo("\nFor details: zerokit explain RULE, zerokit explain KEY, or zerokit explain TOPIC")
+        how = "For details: zerokit explain RULE, zerokit explain KEY, or zerokit explain TOPIC"
+        show(["", f"Topics: {explaining.topic_names()}", "", how])
         return
     show_markdown(explaining.explain(name))
