@@ -588,3 +588,11 @@ def test_other_files_are_left_out_on_request(zerokit: Run, bad: Path) -> None:
     code, out, _ = zerokit("check", package, bad, "--skip-others")
     assert (code, "package" in out, "gradient_cliping" in out) == (1, False, True)
     assert zerokit("check", package)[0] == 2
+
+
+def test_a_link_to_itself_is_a_file_that_cannot_be_read(zerokit: Run, bad: Path) -> None:
+    loop = bad.with_name("loop.json")
+    loop.symlink_to(loop)
+    code, out, err = zerokit("check", loop, bad)
+    assert (code, "gradient_cliping" in out, "Traceback" in err) == (2, True, False)
+    assert "loop.json" in err

@@ -274,7 +274,7 @@ def test_nothing_heavy_is_imported() -> None:
     assert not {"torch", "transformers", "deepspeed", "accelerate", "numpy"} & set(imported)
 
 
-@pytest.mark.parametrize(("card", "copies", "on_host"), [(None, 1, 1), ("H100", 2, 1), ("L4", 1, 2)])
+@pytest.mark.parametrize(("card", "copies", "on_host"), [(None, 2, 1), ("H100", 2, 1), ("L4", 1, 2)])
 def test_parameters_are_flattened_on_the_gpu_only_if_there_is_room(
     card: str | None, copies: int, on_host: int
 ) -> None:
@@ -291,4 +291,3 @@ def test_master_weights_on_the_host_are_never_on_the_gpu() -> None:
     """A copy that waits is converted on the host: aten/src/ATen/native/cuda/Copy.cu."""
     found = estimate(run(2, model=8 * 10**9, zero={"offload_optimizer": {"device": "cpu"}}))
     assert not any(term.name == "master weights" for term in found.terms_of("gpu"))
-    assert found.device.by_phase["init"] < 1.3 * 2 * 8e9

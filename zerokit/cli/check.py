@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -261,19 +262,19 @@ class _Checker:
         read = [(file, self._read(file)) for file in files]
         documents = [content for _, content in read if isinstance(content, Document)]
         self.twins = twins(documents)
-        named = {file.resolve(): run for file, run in named_ds_configs(documents, self.run).items()}
-        done = {file.resolve() for file, _ in read if isinstance(file, Path)}
+        named = {realpath(file): run for file, run in named_ds_configs(documents, self.run).items()}
+        done = {realpath(file) for file, _ in read if isinstance(file, Path)}
         checked = []
         for file, content in read:
             if not isinstance(content, Document):
                 checked.append(content)
                 continue
-            checked.append(self._checked(file, content, named.get(Path(content.name).resolve())))
+            checked.append(self._checked(file, content, named.get(realpath(content.name))))
             beside = find_ds_config(content) if is_launch_file(content.data) else None
-            if beside is not None and beside.resolve() not in done:
-                done.add(beside.resolve())
+            if beside is not None and realpath(beside) not in done:
+                done.add(realpath(beside))
                 other = self._read(beside)
-                run = named[beside.resolve()]
+                run = named[realpath(beside)]
                 checked.append(self._checked(None, other, run) if isinstance(other, Document) else other)
         return checked
 

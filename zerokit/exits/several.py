@@ -132,7 +132,11 @@ def _others(first: Explanation, others: list[Explanation]) -> Iterator[str]:
     if len(alike) > _MOST_LINES:
         yield f"{quantity(len(alike) - _MOST_LINES, 'other message')}"
     for one in silent[:_MOST_NAMES]:
-        yield f"{one.log}:{one.line} ends without an error: {one.text or 'the run ended well'}"
+        place = f"{one.log}:{one.line}"
+        if "Traceback (most recent call last)" in one.text:
+            yield f"{place} ends before a traceback tells its error"
+        else:
+            yield f"{place} ends without an error: {one.text or 'the run ended well'}"
     if len(silent) > _MOST_NAMES:
         yield f"{quantity(len(silent) - _MOST_NAMES, 'more log')} without an error"
 

@@ -123,10 +123,11 @@ def flattens_on_gpu(layout: Layout, settings: Settings) -> bool | None:
     """Whether the GPU has room for a second copy of the parameters while they are flattened; None: unsure.
 
     DeepSpeed 0.18.7 and later look at the free memory, and otherwise flatten on the host
-    (`flatten_on_accelerator`); earlier releases always do. A run never needs the room.
+    (`flatten_on_accelerator`); earlier releases always do. A run never needs the room. A card that is not
+    known has it.
     """
     if settings.gpu_memory is None:
-        return None
+        return True
     flat = slices_of(layout, settings.world_size).partition * settings.world_size
     both = settings.parameter_bytes * (layout.num_parameters + flat)
     overheads = overhead_terms(both, settings.world_size)

@@ -76,6 +76,36 @@ def of_check(random_: random.Random) -> Case:
     return Case("check", words, {name: content}, frozenset([name] if fix else []))
 
 
+LAUNCH = {
+    "compute_environment": "LOCAL_MACHINE",
+    "distributed_type": "DEEPSPEED",
+    "mixed_precision": "bf16",
+    "num_machines": 2,
+    "num_processes": 16,
+    "machine_rank": 0,
+    "main_process_ip": "10.0.0.1",
+    "main_process_port": 29500,
+    "deepspeed_config": {"zero_stage": 3, "gradient_accumulation_steps": 4, "zero3_init_flag": True},
+}
+
+
+def of_launch_file(random_: random.Random) -> Case:
+    named = {**LAUNCH, "deepspeed_config": {"deepspeed_config_file": "a.json"}}
+    content = bad_yaml(random_.choice([LAUNCH, named]), random_)
+    files: dict[str, Write] = {"launch.yaml": content, "a.json": bad_json(CONFIG, random_)}
+    upgrade = random_.choice(["0.16.4..0.19.8", "0.16.4..", *WORDS])
+    words = random_.choice(
+        [
+            ("check", "."),
+            ("check", "launch.yaml", "--target=accelerate", "--deepspeed-version=0.16.4"),
+            ("check", "launch.yaml", "a.json", f"--upgrade={upgrade}"),
+            ("resolve", "launch.yaml", "--num-gpus=16"),
+            ("diff", "launch.yaml", "a.json"),
+        ]
+    )
+    return Case(f"{words[0]} LAUNCH", words, files)
+
+
 def of_resolve(random_: random.Random) -> Case:
     words = ("resolve", "a.json", "--num-gpus=4", f"--format={random_.choice(['text', 'json'])}", "--all")
     if random_.random() < 0.5:
@@ -107,7 +137,7 @@ def of_train(random_: random.Random) -> Case:
     # Broken in a way that shows before torch is imported: whether the rest would train is not tried here.
     content = damaged("model: [\n" + yaml.safe_dump(RECIPE), random_)
     if random_.random() < 0.5:
-        content = yaml.safe_dump({**distorted({"a": RECIPE}, random_), "model_": 1}).encode(
+        content = yaml.safe_dump({"a": distorted(RECIPE, random_), "model_": 1}).encode(
             errors="surrogatepass"
         )
     previews = random_.random() < 0.3
@@ -184,6 +214,15 @@ def of_explain_exit(random_: random.Random) -> Case:
     return Case("explain-exit", (*words, f"--format={random_.choice(['text', 'json'])}"), files)
 
 
+def of_log_folder(random_: random.Random) -> Case:
+    names = random_.sample(
+        ["rank0.log", "rank1.log", "attempt_0/0/stderr.log", "a.log.gz", "1\u00b2.log", "x/y.err"], 3
+    )
+    files: dict[str, Write] = {f"logs/{name}": damaged(LOG, random_) for name in names}
+    files[f"logs/{names[0]}"] = _bad_log(random_)
+    return Case("explain-exit FOLDER", ("explain-exit", random_.choice(["logs", "logs/", "."])), files)
+
+
 HOSTS = "# my machines\nworker-1 slots=8\nworker-2 slots=8  # the new one\n"
 TARGETS = ("deepspeed", "torchrun", "accelerate", "slurm", "kubernetes", "skypilot")
 
@@ -217,7 +256,8 @@ def of_doctor(random_: random.Random) -> Case:
 _OPTIONS = {
     "config": "zero-stage offload-optimizer precision optimizer learning-rate micro-batch-size model num-gpus"
     " gpu gpu-memory hpz-size preset warmup-steps format nvme-path",
-    "check good.json": "num-gpus gpus-per-node model recipe gpu gpu-memory only severity",
+    "check good.json": "num-gpus gpus-per-node model recipe gpu gpu-memory only severity upgrade"
+    " deepspeed-version accelerate-version",
     "resolve good.json": "num-gpus recipe model target argument format",
     "diff good.json good.json": "num-gpus format",
     "estimate llama-3.1-8b": "num-gpus gpus-per-node micro-batch-size seq-len ds-config zero-stage precision"
@@ -225,9 +265,10 @@ _OPTIONS = {
     "schema": "output",
     "gpus": "format",
     "models": "format",
-    "train": "recipe model_ training task.seq_len_",
+    "train": "recipe model_ training task.seq_len_ resume retries",
     "generate": "batch-size seed max-prompt-tokens output dtype",
-    "rehearse": "num-gpus gpus-per-node gpu gpu-memory steps rank timeout trace",
+    "rehearse": "num-gpus gpus-per-node gpu gpu-memory steps rank timeout trace network",
+    "evaluate . good.json": "num-gpus batch-size format",
     "quickstart": "max-steps output",
     "checkpoint prune .": "keep format",
     "checkpoint export .": "dtype base output",
@@ -237,7 +278,7 @@ _OPTIONS = {
     "env": "format",
 }
 """What follows ``zerokit``, and the options that get a value."""
-_DO_MUCH = ("generate", "rehearse", "quickstart", "schema", "train", "doctor", "env")
+_DO_MUCH = ("evaluate", "generate", "rehearse", "quickstart", "schema", "train", "doctor", "env")
 """Of these, words that happen to be right are not followed."""
 
 
@@ -274,6 +315,8 @@ MAKERS = [
     of_checkpoint,
     of_checkpoint,
     of_explain_exit,
+    of_log_folder,
+    of_launch_file,
     of_launch_script,
     of_doctor,
 ]
