@@ -420,7 +420,7 @@ def test_frozen_parameters_that_are_empty_as_they_are_recomputed(prefix: str) ->
     def found(size: str) -> str:
         return explain(*(prefix + line.replace("[{}]", size) for line in RECOMPUTED)).cause
 
-    assert (found("[0]"), found("[2048]")) == ("versions", "exception")
+    assert (found("[0]"), found("[2048]")) == ("versions", "checkpoint-recompute")
 
 
 def test_code_of_an_optimizer_that_zero_calls_is_told_what_it_gets() -> None:

@@ -47,8 +47,11 @@ _READS = ("__getattr__", "__getattribute__")
 _ZERO = ("deepspeed/runtime/zero/stage", "deepspeed/runtime/bf16_optimizer.py")
 _STEPS = ("step", "_optimizer_step")
 """ZeRO's functions that call the optimizer."""
-_IMPORT_FAILED = re.compile(r"Failed to import [\w.]{1,200} because of the following error")
-"""transformers' message about an exception above it."""
+_REPEATS = re.compile(
+    r"Failed to import [\w.]{1,200} because of the following error"
+    r"|DatasetGenerationError: An error occurred while generating the dataset"
+)
+"""Messages of transformers and datasets about an exception above them, which has the reason."""
 _OF_TRACEBACKS = ("    ", "\t", "╰")
 """Starts of the line above an exception: source code, or the end of rich's box."""
 _OF_TORCH = "[rank"
@@ -135,8 +138,8 @@ def _below(log: Log, offset: int) -> Raised | None:
             return None
         kind = raised["kind"].rpartition(".")[2]
         text = raised["text"] or _next(log, at, prefix) or (source if kind == "AssertionError" else "")
-        is_handled = is_chained(log, at, prefix) and not (_OF_POOL in above or _is_import(log, at))
-        is_repeated = any(words.search(text) for words in (_PASSED_ON, _IMPORT_FAILED, _OF_RAY))
+        is_handled = is_chained(log, at, prefix) and not (_OF_POOL in above or _is_repeated_below(log, at))
+        is_repeated = any(words.search(f"{kind}: {text}") for words in (_PASSED_ON, _REPEATS, _OF_RAY))
         is_survived = _SURVIVED.search(above) is not None or is_handled or is_repeated
         return Raised(
             *(at, kind, text, frames.own, frames.library, is_survived),
@@ -147,9 +150,9 @@ def _below(log: Log, offset: int) -> Raised | None:
     return None
 
 
-def _is_import(log: Log, offset: int) -> bool:
-    """Whether the exception below another one only says that a module could not be imported."""
-    return any(_IMPORT_FAILED.search(line) for _, line in log.lines_from(offset, _MOST_FRAMES))
+def _is_repeated_below(log: Log, offset: int) -> bool:
+    """Whether the exception below another one only says that something failed."""
+    return any(_REPEATS.search(line) for _, line in log.lines_from(offset, _MOST_FRAMES))
 
 
 class _Frames:
