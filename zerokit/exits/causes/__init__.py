@@ -2,7 +2,7 @@
 
 A row matches words of a library, so it applies to any script. `{name}` in its message or fix is a group of
 its pattern, and `{what}` the whole match. `<NAME>` in its fix is one of :data:`ADVICE`. The rows of
-`exceptions.json` match only unhandled exceptions.
+`exceptions.json` and `deepspeed_errors.json` match only unhandled exceptions.
 """
 
 from __future__ import annotations
@@ -110,13 +110,15 @@ _TOPICS = (
 
 def _rows(topics: Iterable[str]) -> Iterator[Cause]:
     for topic in topics:
-        for row in _load(topic)["causes"]:
+        table = _load(topic)
+        for row in table["causes"]:
             weight = Weight[row.get("weight", "cause").upper()]
             fix, patterns = with_advice(row["fix"]), tuple(map(re.compile, row["patterns"]))
-            yield Cause(row["name"], row["message"], fix, patterns, weight, re.compile(row.get("within", "")))
+            within = re.compile(row.get("within", table.get("within", "")))
+            yield Cause(row["name"], row["message"], fix, patterns, weight, within)
 
 
 CAUSES: tuple[Cause, ...] = tuple(_rows(_TOPICS))
 """The first row that matches a line applies."""
-EXCEPTIONS: tuple[Cause, ...] = tuple(_rows(["exceptions"]))
+EXCEPTIONS: tuple[Cause, ...] = tuple(_rows(["exceptions", "deepspeed_errors"]))
 """The first row that matches an unhandled exception, ``KIND: TEXT``, applies."""
