@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.exits.explained import explain
 from tests.json_data import load_json
+from zerokit.exits import causes
 from zerokit.exits.explain import Explanation
 
 LINES = load_json("exits/lines.json")
@@ -19,6 +23,8 @@ TRACEBACK = (
     '  File "/w/train.py", line 7, in <module>',
     "    main()",
 )
+DEEPSPEED = load_json("exits/deepspeed_lines.json")
+"""Errors of DeepSpeed 0.15.4, 0.17.6 and 0.19.8, with their files, by row of `deepspeed_errors.json`."""
 
 
 @pytest.mark.parametrize("row", LINES, ids=lambda row: row["line"][:60])
@@ -66,3 +72,52 @@ def expect(row: dict[str, str], found: Explanation, line: int) -> None:
     assert found.line == line
     assert found.text == " ".join(row["line"].split())
     assert not re.search(r"\{\w+\}|<[A-Z_]+>", f"{found.message} {found.fix}".replace("{'': local_rank}", ""))
+
+
+def traceback(file: str, error: str) -> list[str]:
+    """A traceback whose last frame is in a file; a bare assertion is its source line."""
+    kind, _, text = error.partition(": ")
+    source, error = (text, kind) if text.startswith("assert ") else ("raise error", error)
+    frames = (("/w/train.py", "main()"), (file, source))
+    lines = [f'  File "{name}", line 7, in main\n    {code}' for name, code in frames]
+    return ["Traceback (most recent call last):", *lines, error]
+
+
+@pytest.mark.parametrize("row", DEEPSPEED, ids=lambda row: f"{row['cause']}: {row['message'][:50]}")
+def test_error_of_deepspeed_has_its_cause(row: dict[str, Any]) -> None:
+    for file, error in row["raised"]:
+        found = explain(*traceback(f"/v/lib/python3.11/site-packages/{file}", error))
+        assert (found.cause, row["message"] in found.message) == (row["cause"], True), (error, found.message)
+        assert found.fix is not None
+        assert "/w/train.py" not in found.fix
+        assert not re.search(r"\{\w+\}", found.message + found.fix)
+
+
+def test_each_row_of_deepspeed_errors_has_an_error() -> None:
+    table = json.loads(Path(causes.__file__).with_name("deepspeed_errors.json").read_text(encoding="utf-8"))
+    assert [row["name"] for row in table["causes"]] == [row["cause"] for row in DEEPSPEED if row["raised"]]
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["/opt/DeepSpeed/deepspeed/runtime/config.py", None],
+    ids=["checkout", "no traceback"],
+)
+def test_error_of_deepspeed_is_known_without_a_package(file: str | None) -> None:
+    error = "AssertionError: bfloat16 and fp16 modes cannot be simultaneously enabled"
+    assert explain(*(traceback(file, error) if file else [error])).cause == "two-precisions"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "AssertionError: 7 is not divisible by 2",
+        "ValueError: expecting a tensor or a tuple of tensors",
+        "AssertionError: loss must be a scalar tensor",
+        "ValueError: preset_model is unknown",
+        "AssertionError: assert torch.is_tensor(x)",
+    ],
+)
+@pytest.mark.parametrize("file", ["/w/model.py", "/v/lib/python3.11/site-packages/other/model.py"])
+def test_same_words_of_another_program_are_no_error_of_deepspeed(file: str, error: str) -> None:
+    assert explain(*traceback(file, error)).cause == "exception"

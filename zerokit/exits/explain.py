@@ -6,6 +6,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import chain
 from typing import Any
 
@@ -25,6 +26,7 @@ from zerokit.exits.causes import (
     TIME_LIMIT,
     ZERO_INIT,
     ZEROKIT,
+    Cause,
     Weight,
     with_advice,
 )
@@ -366,15 +368,24 @@ def _exceptions(log: Log, known: list[_Event]) -> Iterator[_Event]:
         where = f" ({raised.where})" if raised.where else ""
         name, weight, fix = "exception", Weight.EXCEPTION, ""
         places = f"{raised.library or ''} {raised.frame or ''}"
-        for cause in EXCEPTIONS:
-            match = next(filter(None, (pattern.search(message) for pattern in cause.patterns)), None)
-            if match is not None and cause.within.search(places):
-                name, weight, (message, fix) = cause.name, cause.weight, cause.fill(match)
-                break
+        if (row := _row_of(message, places)) is not None:
+            cause, match = row
+            name, weight, (message, fix) = cause.name, cause.weight, cause.fill(match)
         if raised.is_bare and weight is not Weight.CAUSE:
             weight = Weight.GENERAL
         weight = Weight.MENTIONED if is_less else weight
         yield _Event(weight, raised.offset, name, message + where, fix or where_to_look(raised))
+
+
+@lru_cache(maxsize=_MAX_EVENTS)
+def _row_of(message: str, places: str) -> tuple[Cause, re.Match[str]] | None:
+    """The row that explains an exception, which many ranks may raise."""
+    for cause in EXCEPTIONS:
+        if cause.within.search(places):
+            for pattern in cause.patterns:
+                if (match := pattern.search(message)) is not None:
+                    return cause, match
+    return None
 
 
 def _other_zerokit_errors(first: _Event, events: list[_Event], log: Log) -> Iterator[str]:

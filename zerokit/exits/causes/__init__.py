@@ -2,7 +2,7 @@
 
 A row matches words of a library, so it applies to any script. `{name}` in its message or fix is a group of
 its pattern, and `{what}` the whole match. `<NAME>` in its fix is one of :data:`ADVICE`. The rows of
-`exceptions.json` and `library_errors.json` match only unhandled exceptions.
+`exceptions.json`, `deepspeed_errors.json` and `library_errors.json` match only unhandled exceptions.
 """
 
 from __future__ import annotations
@@ -114,10 +114,11 @@ def _rows(topics: Iterable[str]) -> Iterator[Cause]:
         for row in table["causes"]:
             weight = Weight[row.get("weight", table.get("weight", "cause")).upper()]
             fix, patterns = with_advice(row["fix"]), tuple(map(re.compile, row["patterns"]))
-            yield Cause(row["name"], row["message"], fix, patterns, weight, re.compile(row.get("within", "")))
+            within = re.compile(row.get("within", table.get("within", "")))
+            yield Cause(row["name"], row["message"], fix, patterns, weight, within)
 
 
 CAUSES: tuple[Cause, ...] = tuple(_rows(_TOPICS))
 """The first row that matches a line applies."""
-EXCEPTIONS: tuple[Cause, ...] = tuple(_rows(["exceptions", "library_errors"]))
+EXCEPTIONS: tuple[Cause, ...] = tuple(_rows(["exceptions", "deepspeed_errors", "library_errors"]))
 """The first row that matches an unhandled exception, ``KIND: TEXT``, applies."""
