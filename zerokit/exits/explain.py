@@ -469,6 +469,6 @@ def _has_no_step(log: Log) -> bool:
 
 
 def _short(text: str) -> str:
-    text = visible(" ".join(text.split()))
     limit = 4 * _MAX_WIDTH
+    text = visible(" ".join(text.split())[: limit + 1])
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -133,7 +133,7 @@ def _others(first: Explanation, others: list[Explanation]) -> Iterator[str]:
         yield f"{quantity(len(alike) - _MOST_LINES, 'other message')}"
     for one in silent[:_MOST_NAMES]:
         place = f"{one.log}:{one.line}"
-        if "Traceback (most recent call last)" in one.text:
+        if "Traceback (most recent call last)" in (one.text or ""):
             yield f"{place} ends before a traceback tells its error"
         else:
             yield f"{place} ends without an error: {one.text or 'the run ended well'}"
