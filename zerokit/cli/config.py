@@ -70,7 +70,7 @@ def _chosen_zero(options: ConfigOptions, cluster: Cluster, shape: ModelShape | N
     )
     offload = {"offload_optimizer": options.offload_optimizer, "offload_param": options.offload_param}
     settings, why = choose_zero(question, offload)
-    note(f"zerokit: note: {why}. Assumed: {assumptions(question)}")
+    note(f"zerokit: note: {why}. It needs {assumptions(question)}; zerokit estimate answers for other sizes")
     return settings
 
 
