@@ -228,6 +228,20 @@ def test_the_choice_depends_on_host_memory_that_is_not_known(
     assert bool(re.search(r" of \S+ GiB, if each host has [\d.]+ to [\d.]+ GiB", err)) is is_condition
 
 
+def test_reasons_say_which_settings_zerokit_chose(zerokit: Run) -> None:
+    words = ["config", "--model", "qwen2.5-7b", "--num-gpus", 1, "--explain", "--format", "json"]
+
+    def sources(*options: object) -> list[str]:
+        choices = json.loads(zerokit(*words, "--gpu", "a100-80", *options)[1])["choices"]
+        keys = ("zero_optimization.stage", "zero_optimization.offload_optimizer.device")
+        return [choice["source"] for choice in choices if choice["path"] in keys]
+
+    chosen = "chosen: the first that fits"
+    assert sources() == [chosen, chosen]
+    assert sources("--offload-optimizer", "cpu") == [chosen, "as asked"]
+    assert sources("--offload-optimizer", "cpu", "--zero-stage", 2) == ["as asked", "as asked"]
+
+
 def test_what_fits_with_no_stage_is_1(zerokit: Run) -> None:
     code, out, err = zerokit("config", "--model", "llama-3.1-70b", "--num-gpus", 1, "--gpu", "v100-16")
     assert (code, out) == (1, "")
