@@ -7,7 +7,9 @@ import dataclasses
 import inspect
 import json
 import numbers
+import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +129,56 @@ def test_an_argument_of_another_type_is_named_in_one_line(message: str) -> None:
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: estimate(host_memory=2**40),
+            "estimate() got an unexpected keyword argument 'host_memory'. Did you mean 'host_memory_bytes'?",
+        ),
+        (lambda: estimate(lora_rank=8), "Did you mean 'lora'?"),
+        (
+            lambda: zerokit.check({}, num_gpu=8),
+            "check() got an unexpected keyword argument 'num_gpu'. Did you",
+        ),
+        (lambda: zerokit.DSConfig().resolve(num_gpu=8), "Did you mean 'num_gpus'?"),
+        (lambda: zerokit.DSConfig().check(xyz=8), "check() got an unexpected keyword argument 'xyz'"),
+        (lambda: zerokit.estimate("gpt2"), "estimate() missing a required"),
+        (
+            lambda: zerokit.rehearse("train.py", num_gpus=2, network=100),
+            "rehearse() got an unexpected keyword argument 'network'. Did you mean 'network_gbit_s'?",
+        ),
+    ],
+)
+def test_an_argument_of_another_name_is_refused_with_the_name_that_was_meant(
+    call: Callable[[], object], message: str
+) -> None:
+    with pytest.raises(ZerokitError) as error:
+        call()
+    assert message in str(error.value)
+    assert isinstance(error.value, TypeError)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "host_memory_bytes", "words"),
+    [
+        ("4090", None, r"fits on 23\.65 GiB, if each host has [\d.]+ to [\d.]+ GiB>$"),
+        ("4090", 2**40, r"fits on 23\.65 GiB>$"),
+        ("H100", None, r"fits on 79\.19 GiB>$"),
+        ("T4", None, r"does not fit on [\d.]+ GiB>$"),
+    ],
+)
+def test_the_short_form_of_an_estimate_says_what_its_verdict_depends_on(
+    gpu: str, host_memory_bytes: int | None, words: str
+) -> None:
+    sizes = {"seq_len": 2048 if gpu != "T4" else 2**16, "gpu": gpu, "host_memory_bytes": host_memory_bytes}
+    answer = estimate(zero_stage=3, offload_optimizer="cpu", gradient_checkpointing=True, **sizes)
+    assert re.search(words, repr(answer))
+    assert "without activations" not in repr(answer)
+    bare = zerokit.estimate("8B", num_gpus=4, zero_stage=3, gpu=gpu)
+    assert re.search(r"peak [\d.]+ GiB without activations, ", repr(bare))
+
+
 class Int64:
     """A whole number of numpy."""
 
@@ -190,3 +242,15 @@ def test_mypy_finds_misspelt_options_in_a_script(tmp_path: Path) -> None:
     first_wrong = 5
     lines = {int(line.split(":")[1]) for line in answer.stdout.splitlines() if ": error:" in line}
     assert lines == set(range(first_wrong, len(calls) + 1)), answer.stdout
+
+
+def test_the_table_of_options_and_arguments_names_arguments() -> None:
+    page = (REPOSITORY / "docs/how-to/python.md").read_text(encoding="utf-8")
+    named = re.findall(r"^\| `--[^`]*` \| `(\w+)=.*` \|$", page, re.MULTILINE)
+    known = {
+        name
+        for function in (zerokit.estimate, zerokit.rehearse)
+        for name in inspect.signature(function).parameters
+    }
+    assert named
+    assert set(named) <= known

@@ -38,6 +38,10 @@ class ZerokitError(Exception):
         return f"{line}. {self.hint}" if self.hint else line
 
 
+class ArgumentError(ZerokitError, TypeError):
+    """Arguments that a function of zerokit does not have, or lacks."""
+
+
 class DocumentError(ZerokitError):
     """A JSON or YAML file that cannot be read."""
 

@@ -21,7 +21,7 @@ from typing import (
     get_type_hints,
 )
 
-from zerokit.errors import ConfigError
+from zerokit.errors import ArgumentError, ConfigError, nearest
 from zerokit.units import interpret_number, quantity
 
 if TYPE_CHECKING:
@@ -71,22 +71,43 @@ _R = TypeVar("_R")
 
 
 def with_checked_types(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """The same function, which refuses arguments of other types than its signature names.
+    """The same function, which refuses arguments of other names and types than its signature has.
 
     Raises:
-        ConfigError: by the function, for the first such argument.
+        ArgumentError: by the function, for arguments that are unknown or missing.
+        ConfigError: by the function, for the first argument of another type.
     """
     signature = inspect.signature(function)
 
     @functools.wraps(function)
     def checked(*arguments: _P.args, **given: _P.kwargs) -> _R:
-        bound = signature.bind(*arguments, **given)
+        bound = bind_arguments(function.__name__, signature, *arguments, **given)
         # Whole numbers of numpy and pandas become Python's.
         bound.arguments |= {name: int(value) for name, value in bound.arguments.items() if _is_foreign(value)}
         check_types(bound.arguments, get_type_hints(function))
         return function(*bound.args, **bound.kwargs)
 
     return checked
+
+
+def bind_arguments(
+    name: str, signature: inspect.Signature, *arguments: Any, **given: Any
+) -> inspect.BoundArguments:
+    """The arguments of a call by name.
+
+    Args:
+        name: of the function, for the message.
+
+    Raises:
+        ArgumentError: one is unknown, missing or given twice.
+    """
+    try:
+        return signature.bind(*arguments, **given)
+    except TypeError as error:
+        known = signature.parameters
+        meant = [nearest(one, known) for one in given if one not in known][:1]
+        hint = f"Did you mean '{meant[0]}'?" if any(meant) else None
+        raise ArgumentError(f"{name}() {error}", hint=hint) from None
 
 
 def check_types(values: Mapping[str, Any], hints: Mapping[str, Any], where: str = "") -> None:

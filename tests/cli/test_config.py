@@ -193,7 +193,53 @@ def test_the_stage_is_chosen_for_model_gpus_and_card(
     zero = json.loads(out)["zero_optimization"]
     assert (zero["stage"], {key for key in zero if key.startswith("offload_")}) == (stage, offload)
     assert because in err
-    assert "Assumed: micro batch 1, 2,048 tokens, gradient checkpointing" in err
+    needs = (
+        "per_device_train_batch_size=1 (the Trainer's default is 8), gradient_checkpointing=True and 2,048"
+    )
+    assert f". It needs {needs} tokens; " in err
+
+
+@pytest.mark.parametrize(
+    ("options", "micro_batch", "needs"),
+    [
+        ((), "auto", "per_device_train_batch_size=1 (the Trainer's"),
+        (("--micro-batch-size", 2), 2, "per_device_train_batch_size=2 (the Trainer's"),
+        (("--target", "accelerate"), "auto", "a DataLoader with batch_size=1, gradient checkpointing and"),
+        (("--target", "deepspeed"), 1, "micro batch 1, gradient checkpointing and"),
+    ],
+)
+def test_the_note_says_how_to_train_so_that_the_chosen_stage_fits(
+    zerokit: Run, options: tuple[object, ...], micro_batch: object, needs: str
+) -> None:
+    words = ("config", "--model", "qwen2.5-0.5b", "--num-gpus", 8, "--gpu", "h100")
+    code, out, err = zerokit(*words, *options)
+    assert code == 0
+    assert json.loads(out)["train_micro_batch_size_per_gpu"] == micro_batch
+    assert f". It needs {needs}" in err
+
+
+@pytest.mark.parametrize(("gpu", "is_condition"), [("4090", True), ("h100", False)])
+def test_the_choice_depends_on_host_memory_that_is_not_known(
+    zerokit: Run, gpu: str, is_condition: bool
+) -> None:
+    words = ("config", "--model", "llama-3.1-8b", "--num-gpus", 8, "--gpu", gpu)
+    code, _, err = zerokit(*words, "--offload-optimizer", "cpu")
+    assert code == 0
+    assert bool(re.search(r" of \S+ GiB, if each host has [\d.]+ to [\d.]+ GiB", err)) is is_condition
+
+
+def test_reasons_say_which_settings_zerokit_chose(zerokit: Run) -> None:
+    words = ["config", "--model", "qwen2.5-7b", "--num-gpus", 1, "--explain", "--format", "json"]
+
+    def sources(*options: object) -> list[str]:
+        choices = json.loads(zerokit(*words, "--gpu", "a100-80", *options)[1])["choices"]
+        keys = ("zero_optimization.stage", "zero_optimization.offload_optimizer.device")
+        return [choice["source"] for choice in choices if choice["path"] in keys]
+
+    chosen = "chosen: the first that fits"
+    assert sources() == [chosen, chosen]
+    assert sources("--offload-optimizer", "cpu") == [chosen, "as asked"]
+    assert sources("--offload-optimizer", "cpu", "--zero-stage", 2) == ["as asked", "as asked"]
 
 
 def test_what_fits_with_no_stage_is_1(zerokit: Run) -> None:

@@ -147,7 +147,7 @@ def test_a_bare_count_counts_no_activations(zerokit: Run) -> None:
         (["--fit", "1GiB"], 1, "Does not fit: needs"),
         (["--fit", "80GiB"], 0, "Largest micro batch at 512 tokens on 8 GPUs of 80.00 GiB: "),
         (["--fit", "80GiB"], 0, "Longest sequences at micro batch 1 on 8 GPUs of 80.00 GiB: "),
-        (["--fit", "80GiB"], 0, "Fewest GPUs of 80.00 GiB: 1"),
+        (["--fit", "80GiB"], 0, "Fewest GPUs of 80.00 GiB: 1\nThese are sizes that certainly fit (tight"),
     ],
 )
 def test_whether_it_fits_is_the_exit_code(zerokit: Run, options: list[str], code: int, words: str) -> None:
@@ -266,6 +266,12 @@ CONFIG = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "
             "--gpu and --fit: both set the memory of a GPU. Leave out the size after --fit",
         ),
         (MODEL, ["--zero-stage", "1,2", "--fit", "80GiB"], "--fit: is for one run"),
+        (
+            MODEL,
+            ["--gpu", "H100", "--fit", "gpt2"],
+            "--fit: 'gpt2' is not a size in bytes. Write it like 80GiB. For",
+        ),
+        (MODEL, ["--gpu", "h100", "--gpu=b200"], "--gpu: is given more than once. Write --gpu h100,b200"),
         (MODEL, ["--zero-stage", "1,2", "--explain"], "--explain: is for one run"),
         (MODEL, ["--zero-stage", 2, "--load-in-4bit"], "weights in 4 bits cannot be trained"),
         (MODEL, ["--zero-stage", 2, "--lora-targets", "q_proj"], "--lora-targets: no adapter with targets"),
@@ -450,7 +456,10 @@ def test_several_cards_are_one_table_with_a_verdict_each(zerokit: Run) -> None:
     assert [row.split()[-1] for row in out.splitlines() if re.match("  (H|A)100", row)] == ["yes", "no"]
     swept = data_of(zerokit, *words, "--zero-stage", 3, "--gpu", "h100,a100-40")["sweep"]
     assert [one["run"]["gpu"] for one in swept] == ["H100-SXM", "A100-40GB-SXM"]
-    assert zerokit(*words, "--zero-stage", 3, "--gpu", "4090,a100-40")[0] == 1
+    hint = "Hint: No setting certainly fits. For advice give one setting\n"
+    assert hint not in out
+    code, out, _ = zerokit(*words, "--zero-stage", 3, "--gpu", "4090,a100-40")
+    assert (code, out.endswith(hint)) == (1, True)
     assert "4 settings fit" in zerokit(*words, "--zero-stage", "0,1,2,3", "--gpu", "h100,a100-40")[1]
 
 

@@ -70,8 +70,9 @@ def _chosen_zero(options: ConfigOptions, cluster: Cluster, shape: ModelShape | N
     )
     offload = {"offload_optimizer": options.offload_optimizer, "offload_param": options.offload_param}
     settings, why = choose_zero(question, offload)
-    note(f"zerokit: note: {why}. Assumed: {assumptions(question)}")
-    return settings
+    note(f"zerokit: note: {why}. It needs {assumptions(question)}; zerokit estimate answers for other sizes")
+    chosen = frozenset(name for name in settings if offload.get(name) is None)
+    return {**settings, "chosen": chosen}
 
 
 def _shape(model: str | None) -> Any:

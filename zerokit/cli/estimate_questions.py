@@ -11,7 +11,7 @@ import typer
 
 from zerokit.cli.command import Command
 from zerokit.cli.estimate_options import CARD, SIZES, sizes
-from zerokit.cli.gpu_options import chosen_gpus
+from zerokit.cli.gpu_options import chosen_gpus, memory_size
 from zerokit.errors import ZerokitError, visible
 
 _QUESTIONS = {
@@ -35,13 +35,36 @@ class AskingCommand(Command):
     }
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words; ``--fit`` needs no size."""
+        """Parse the words; ``--fit`` needs no size.
+
+        Raises:
+            ZerokitError: the word after ``--fit`` is not a size, or ``--gpu`` is given twice.
+        """
         words = list(args)
         for place, word in enumerate(words):
-            last = place + 1 == len(words)
-            if word == "--fit" and (last or words[place + 1].startswith("-")):
+            if word != "--fit":
+                continue
+            if place + 1 == len(words) or words[place + 1].startswith("-"):
                 words[place] = f"--fit={CARD}"
+                continue
+            try:
+                memory_size(words[place + 1], "--fit")
+            except ZerokitError as error:
+                error.hint = "Write it like 80GiB. For the memory of --gpu put --fit last"
+                raise
+        self._refuse_repeated_cards(words)
         return super().parse_args(ctx, words)
+
+    def _refuse_repeated_cards(self, words: list[str]) -> None:
+        """Refuse ``--gpu a --gpu b``, of which click keeps the last. A size may be overridden so."""
+        cards = []
+        for word, following in zip(words, [*words[1:], ""], strict=False):
+            if word == "--gpu" or word.startswith("--gpu="):
+                cards.append(following if word == "--gpu" else word.removeprefix("--gpu="))
+        if len(cards) > 1:
+            raise ZerokitError(
+                "is given more than once", where="--gpu", hint=f"Write --gpu {','.join(cards)}"
+            )
 
     def completed(self, ctx: Any, words: list[str]) -> list[str] | None:
         """Return the words with the answers; None without a terminal.

@@ -77,9 +77,8 @@ class Advice:
         words += " (shorter sequences)" * (self.seq_len is not None)
         needs = format_span(self.fit.needed_low_bytes, self.fit.needed_high_bytes)
         host = self.fit.host
-        span = format_span(host.needed_low_bytes, host.needed_high_bytes)
-        known = f", and {span} of each host" if "offload" in words else ""
-        return f"{words}: needs {needs}{f', if each host has {span}' if host.is_condition else known}"
+        known = f", and {host.span} of each host" if "offload" in words else ""
+        return f"{words}: needs {needs}{host.condition or known}"
 
 
 _Level = tuple[Change, ...]

@@ -51,6 +51,8 @@ class RunEstimate(Estimate):
     def fits(self) -> bool:
         """Whether the largest of the estimate fits.
 
+        If the memory of the hosts is not known, this assumes that they have enough: ``repr`` says how much.
+
         Raises:
             ZerokitError: no card was named.
         """
@@ -75,13 +77,17 @@ class RunEstimate(Estimate):
         return estimate_text(self, self.fit, self.advice, plain, details=details)
 
     def __repr__(self) -> str:
-        """Model, GPUs, stage, peak and verdict."""
+        """Model, GPUs, stage, peak and verdict, with what the verdict depends on."""
         run, device = self.run, self.device
         model = f"{run.model:,} parameters" if isinstance(run.model, int) else run.model.name
-        fit = f", {self.fit.verdict} on {format_bytes(self.fit.gpu_memory_bytes)}" if self.fit else ""
+        without = "" if self.activations_counted else " without activations"
+        fit = ""
+        if self.fit is not None:
+            condition = self.fit.host.condition if self.fits else ""
+            fit = f", {self.fit.verdict} on {format_bytes(self.fit.gpu_memory_bytes)}{condition}"
         return (
             f"<{type(self).__name__}: {model} on {quantity(run.world_size, 'GPU')}, {run.sharding}: "
-            f"peak {format_bytes(device.peak_bytes)}{fit}>"
+            f"peak {format_bytes(device.peak_bytes)}{without}{fit}>"
         )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from zerokit.choices import Target
 from zerokit.errors import ZerokitError
 from zerokit.estimation.fit import verdict
 from zerokit.estimation.request import Question, Runs
@@ -23,6 +24,12 @@ _SETTINGS: tuple[Mapping[str, Any], ...] = (
 )
 """The fastest first."""
 _SEQ_LEN = 2048
+_MICRO_BATCH: Mapping[Target, str] = {
+    "trainer": "per_device_train_batch_size={} (the Trainer's default is 8)",
+    "accelerate": "a DataLoader with batch_size={}",
+    "deepspeed": "micro batch {}",
+}
+"""What the run must have, by the program that fills the micro batch if the file has "auto"."""
 
 
 class NothingFitsError(ZerokitError):
@@ -51,11 +58,11 @@ def choose_zero(question: Question, given: Mapping[str, Any]) -> tuple[dict[str,
         fit = verdict(estimate(runs.training_run(replace(question, **settings))), memory)
         needs = format_span(fit.needed_low_bytes, fit.needed_high_bytes)
         if judge(fit.needed_low_bytes, fit.needed_high_bytes, memory) != fit.verdict:
-            host = format_span(fit.host.needed_low_bytes, fit.host.needed_high_bytes)
-            needs += f", and {host} of each host"
+            needs += f", and {fit.host.span} of each host"
         if fit.verdict == "fits":
             rest = f"; {', '.join(tried)}" * bool(tried)
-            return dict(settings), f"{_words(settings)} fits, with {needs} of {format_bytes(memory)}{rest}"
+            of_card = f"{needs} of {format_bytes(memory)}{fit.host.condition}"
+            return dict(settings), f"{_words(settings)} fits, with {of_card}{rest}"
         tried.append(f"{_words(settings)}: {fit.verdict} ({needs})")
     raise NothingFitsError(
         f"no ZeRO stage and offload fits {quantity(question.cluster.world_size, 'GPU')} of "
@@ -68,8 +75,11 @@ def choose_zero(question: Question, given: Mapping[str, Any]) -> tuple[dict[str,
 def assumptions(question: Question) -> str:
     """The sizes that :func:`choose_zero` assumes, in words."""
     longest = getattr(question.model, "max_position_embeddings", None) or _SEQ_LEN
-    sizes = f"micro batch {question.micro_batch_size or 1}, {min(_SEQ_LEN, longest):,} tokens"
-    return f"{sizes}, gradient checkpointing; zerokit estimate answers for other sizes"
+    batch = _MICRO_BATCH[question.target].format(question.micro_batch_size or 1)
+    checkpointing = (
+        "gradient_checkpointing=True" if question.target == "trainer" else "gradient checkpointing"
+    )
+    return f"{batch}, {checkpointing} and {min(_SEQ_LEN, longest):,} tokens"
 
 
 def _kept(given: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -261,6 +261,7 @@ def _limit_lines(answer: Estimate, fit: Fit | None, limits: Limits | None) -> It
         )
     fewest = limits.num_gpus
     yield f"Fewest GPUs of {size}: {'no number of them' if fewest is None else format(fewest, ',')}"
+    yield "These are sizes that certainly fit (tight does not count)"
 
 
 def _notes(answer: Estimate) -> Iterator[str]:
@@ -284,6 +285,8 @@ def _sweep_parts(answers: list[tuple[Estimate, Fit | None]], varied: tuple[str, 
     yield "Up to: the peak with CUDA context, NCCL and fragmentation. Host: one rank. Node: all its ranks"
     for warning in dict.fromkeys(warning for answer, _ in answers for warning in answer.warnings):
         yield f"Note: {warning}"
+    if fit is not None and not any(one is not None and one.verdict == "fits" for _, one in answers):
+        yield "Hint: No setting certainly fits. For advice give one setting"
 
 
 SIZES = {

@@ -60,6 +60,16 @@ class HostFit:
             return "fits"
         return judge(self.needed_low_bytes, self.needed_high_bytes, self.memory_bytes)
 
+    @property
+    def span(self) -> str:
+        """``"13.51 to 28.51 GiB"``."""
+        return format_span(self.needed_low_bytes, self.needed_high_bytes)
+
+    @property
+    def condition(self) -> str:
+        """``", if each host has 13.51 to 28.51 GiB"``; empty if the verdict assumes no unknown memory."""
+        return f", if each host has {self.span}" * self.is_condition
+
 
 def host_fit(cluster: Cluster, tensor_bytes: int, nvme_bytes: int) -> HostFit:
     """Judge one node.
@@ -128,7 +138,7 @@ def verdict_line(
     if verdict in ("tight", "likely does not fit"):
         of_host = [] if host is None else _host_needs(host, "its", has_options)
         if host is not None and host.is_condition:
-            of_host.insert(0, f"{_span(host)}{option}")
+            of_host.insert(0, f"{host.span}{option}")
         also = f". Each host also needs {' and '.join(of_host)}" * bool(of_host)
         above = ""
         if gpu_verdict == "likely does not fit":
@@ -138,7 +148,7 @@ def verdict_line(
     of_host = [] if host is None else _host_needs(host, "each host's", has_options)
     condition = ""
     if host is not None and host.is_condition and verdict == "fits":
-        condition = f", if each host has {_span(host)} for it{option}"
+        condition = f"{host.condition} for it{option}"
     parts = [f"{needed} of {has}", *of_host]
     return Text.assemble((word, style), f"{condition}: needs {', and '.join(parts)}")
 
@@ -148,14 +158,10 @@ def _host_needs(host: HostFit, whose: str, has_options: bool) -> list[str]:
     needs = []
     if host.memory_bytes is not None:
         rented = f" (a typical cloud node{'; --host-memory changes it' * has_options})" * host.as_rented
-        needs.append(f"{_span(host)} of {whose} {format_bytes(host.memory_bytes)}{rented}")
+        needs.append(f"{host.span} of {whose} {format_bytes(host.memory_bytes)}{rented}")
     if host.nvme_needed_bytes:
         needs.append(f"{format_bytes(host.nvme_needed_bytes)} of {whose} NVMe")
     return needs
-
-
-def _span(host: HostFit) -> str:
-    return format_span(host.needed_low_bytes, host.needed_high_bytes)
 
 
 def stuck_line(where: str) -> Text:

@@ -14,6 +14,7 @@ from zerokit.documents import with_value
 from zerokit.resolving.filled_keys import FILLED, FINALIZE, PRECISION, PREPARE, PROCESS, SIZE_RULES
 from zerokit.writing.hyperparameters import (
     ASKED,
+    CHOSEN,
     LEFT_OUT,
     Choice,
     optimizer_choices,
@@ -159,7 +160,9 @@ def _zero(decisions: Decisions) -> Iterator[Choice]:
         2: "divides optimizer states and gradients among the ranks",
         3: "divides optimizer states, gradients and parameters among the ranks",
     }
-    yield Choice((ZERO, "stage"), decisions.zero_stage, divided[decisions.zero_stage], ASKED)
+    yield Choice(
+        (ZERO, "stage"), decisions.zero_stage, divided[decisions.zero_stage], _source(decisions, "zero_stage")
+    )
     yield from _offload(decisions)
     yield from _buckets(decisions)
     if decisions.zero_stage == 3:
@@ -181,7 +184,7 @@ def _offload(decisions: Decisions) -> Iterator[Choice]:
             continue
         what = "optimizer states, and its step," if key == "offload_optimizer" else "parameters"
         where = "the host's memory" if device == "cpu" else "NVMe"
-        yield Choice((ZERO, key, "device"), device, f"{what} in {where}", ASKED)
+        yield Choice((ZERO, key, "device"), device, f"{what} in {where}", _source(decisions, key))
         if device == "nvme":
             why = "a folder on each node's own NVMe"
             yield Choice((ZERO, key, "nvme_path"), decisions.nvme_path, why, ASKED)
@@ -205,6 +208,10 @@ def _buckets(decisions: Decisions) -> Iterator[Choice]:
             if decisions.target == "accelerate":
                 why += ". accelerate knows the hidden size of fewer models than the Trainer, and fails"
             yield Choice((ZERO, key), LEFT_OUT, why, "deepspeed/runtime/zero/config.py")
+
+
+def _source(decisions: Decisions, name: str) -> str:
+    return CHOSEN if name in decisions.chosen else ASKED
 
 
 def _zero_plus_plus(decisions: Decisions) -> Iterator[Choice]:

@@ -42,6 +42,7 @@ class _LeftOut:
 LEFT_OUT = _LeftOut()
 
 ASKED = "as asked"
+CHOSEN = "chosen: the first that fits"
 _ENGINE = "deepspeed/runtime/engine.py, _configure_basic_optimizer"
 _SCHEDULES = "deepspeed/runtime/lr_schedules.py"
 

@@ -67,6 +67,8 @@ class Decisions:
     """For generation under ZeRO-3: nothing that only training reads."""
     activation_checkpointing: ActivationCheckpointing | None = None
     """How `deepspeed.checkpointing` keeps activations."""
+    chosen: frozenset[str] = frozenset()
+    """Names of the decisions that zerokit made."""
 
     @property
     def target(self) -> Target:

@@ -32,7 +32,7 @@ from zerokit.rehearsal.watching.overrides import check_overrides
 from zerokit.rehearsal.worker.launchers import no_such_module
 from zerokit.reporting.plots import check_plot
 from zerokit.stop_signals import exit_on_signals
-from zerokit.validation import check_types
+from zerokit.validation import bind_arguments, check_types
 
 _P = ParamSpec("_P")
 
@@ -47,7 +47,8 @@ def _with_options_of(
 
         @functools.wraps(run)
         def accept(*arguments: _P.args, **given: _P.kwargs) -> RehearsalReport:
-            check_types(signature.bind(*arguments, **given).arguments, get_type_hints(RehearsalOptions))
+            bound = bind_arguments(run.__name__, signature, *arguments, **given)
+            check_types(bound.arguments, get_type_hints(RehearsalOptions))
             return run(options(*arguments, **given))
 
         lines = "".join(f"    {name}: {one.help}\n" for name, (_, one) in described(RehearsalOptions).items())
