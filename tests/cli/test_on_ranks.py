@@ -448,7 +448,7 @@ def test_a_pipe_that_ranks_of_a_launcher_do_not_have_is_named(zerokit: Run) -> N
     ("value", "said"),
     [
         ("autp", "'autp' is neither auto nor a folder. Did you mean 'auto'?"),
-        ("{}/checkpoint-99", "'{}/checkpoint-99' is neither auto nor a folder. There are checkpoint-9"),
+        ("{}/checkpoint-99", "'{}/checkpoint-99' does not exist. There are checkpoint-9"),
         ("{}", "'{}' is no checkpoint of a run: it has no trainer_state.json. Name {}/checkpoint-9, or auto"),
     ],
 )
@@ -473,3 +473,18 @@ def test_a_checkpoint_that_is_not_there_is_refused_before_ranks_start(
 def test_resume_has_the_words_of_the_recipe(trained: Callable[..., tuple[Any, ...]]) -> None:
     for word in ("auto", "true", "false"):
         assert trained("--resume", word)[1] == [f"--training.resume_from_checkpoint={word}"]
+
+
+def test_evaluate_names_its_arguments_and_the_checkpoint_of_an_unfinished_run(
+    tmp_path: Path, zerokit: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "run_launcher", lambda *_, **__: pytest.fail("started"))
+    for number in (9, 30):
+        (tmp_path / f"checkpoint-{number}").mkdir()
+    (tmp_path / "run.json").write_text('{"recipe": {}}')
+    code, _, err = zerokit("evaluate", tmp_path, "nofile.jsonl", "--num-gpus", 2)
+    assert code == 2
+    assert f"'{tmp_path}' has no final model yet. Name {tmp_path}/checkpoint-30\n" in err
+    assert "error: nofile.jsonl: no such file" in err
+    error = refused(zerokit, "evaluate", tmp_path, "nofile.jsonl", "--num-gpus", 2, "--bar", 3)
+    assert "--bar: unknown option. " in error

@@ -161,7 +161,9 @@ def recipe_for(model: str, data: str, recipe: Path | None, overrides: Sequence[s
         sections["model"]["path"] = base
         if any(adapter.glob("tokenizer*")):
             sections["model"]["tokenizer"] = str(adapter)
-    return load_recipe(Document(sections, name), overrides)
+    loaded = load_recipe(Document(sections, name), overrides)
+    arguments = {("data", "train"): data, ("model", "path"): model}
+    return replace(loaded, origins=replace(loaded.origins, arguments=arguments))
 
 
 def _adapter_of(model: str) -> Path | None:

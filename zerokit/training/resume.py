@@ -231,7 +231,8 @@ def check_resume_value(value: object, where: str) -> None:
         hint = f"There are {others}" if others else "Name a checkpoint-N folder"
         if nearest(value.lower(), [AUTO_RESUME]):
             hint = f"Did you mean '{AUTO_RESUME}'?"
-        raise RecipeError(f"'{value}' is neither {AUTO_RESUME} nor a folder", where=where, hint=hint)
+        problem = "does not exist" if "/" in value else f"is neither {AUTO_RESUME} nor a folder"
+        raise RecipeError(f"'{value}' {problem}", where=where, hint=hint)
     if not (folder / TRAINER_STATE).is_file():
         raise RecipeError(
             f"'{folder}' is no checkpoint of a run: it has no {TRAINER_STATE}",
