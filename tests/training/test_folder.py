@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
@@ -137,7 +138,7 @@ def test_the_newest_complete_checkpoint_before_a_damaged_one_is_named(latest: st
     (damaged / "SHA256SUMS").write_text(f"{'0' * 64}  latest\n")
     if latest == "incomplete":
         (damaged / "latest").unlink()
-    looks = {
+    looks: dict[str, Callable[[], object]] = {
         "incomplete": lambda: find(tmp_path, str(damaged)),
         "changed": lambda: check_resumed(RankGroup(Ranks()), damaged, verify=True, trusted=False),
     }
