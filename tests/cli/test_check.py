@@ -427,7 +427,7 @@ def test_upgrade_reports_changes_only_and_gives_1_for_an_error(zerokit: Run, tmp
     (checked,) = json.loads(out)["files"]
     assert [(one["rule"], one["line"]) for one in checked["findings"]] == [("defect-comes", 2)]
     code, out, _ = zerokit("check", file, "--upgrade", "0.18.8..0.18.9", "--severity", "warning")
-    assert (code, out.splitlines()[0]) == (0, f"{file}: nothing found")
+    assert (code, out.splitlines()[0]) == (0, f"{file}: no changes")
 
 
 @pytest.mark.parametrize("other", [("--fix",), ("--deepspeed-version", "0.19.8"), ("--format", "sarif")])
@@ -596,3 +596,30 @@ def test_a_link_to_itself_is_a_file_that_cannot_be_read(zerokit: Run, bad: Path)
     code, out, err = zerokit("check", loop, bad)
     assert (code, "gradient_cliping" in out, "Traceback" in err) == (2, True, False)
     assert "loop.json" in err
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("FSDP", "starts FSDP, not DeepSpeed; only how it starts processes is checked"),
+        ("MULTI_GPU", "starts MULTI_GPU, not DeepSpeed; only how it starts processes is checked"),
+        ("DEEPSPEED", "nothing found"),
+        ("'NO'", "nothing found"),
+    ],
+)
+def test_a_launch_file_without_deepspeed_is_not_called_good(
+    kind: str, said: str, zerokit: Run, tmp_path: Path
+) -> None:
+    file = tmp_path / "launch.yaml"
+    file.write_text(f"compute_environment: LOCAL_MACHINE\ndistributed_type: {kind}\nnum_processes: 2\n")
+    assert zerokit("check", file) == (0, f"{file}: {said}\n", "")
+
+
+def test_fix_names_the_launch_files_that_it_does_not_fix(zerokit: Run, tmp_path: Path) -> None:
+    file = tmp_path / "launch.yaml"
+    text = "compute_environment: LOCAL_MACHINE\ndistributed_type: DEEPSPEED\n"
+    file.write_text(f"{text}deepspeed_config:\n  zero_stage: 9\n")
+    code, _, err = zerokit("check", file, "--fix")
+    assert (code, err) == (1, f"zerokit: note: --fix does not change launch files: {file}\n")
+    file.write_text(text)
+    assert zerokit("check", file, "--fix")[2] == ""

@@ -12,6 +12,10 @@ def test_keys_and_rules_are_explained(zerokit: Run) -> None:
         assert zerokit("explain", name) == (0, explain(name), "")
 
 
+def test_a_topic_needs_no_quotes(zerokit: Run) -> None:
+    assert zerokit("explain", "long", "context") == (0, explain("long context"), "")
+
+
 def test_what_a_misspelt_key_leaves_is_told_of_old_and_new_releases(zerokit: Run) -> None:
     key, rule = (
         " ".join(zerokit("explain", name)[1].split()) for name in ("gradient_clipping", "unknown-key")

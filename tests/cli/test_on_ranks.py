@@ -440,3 +440,51 @@ def test_a_pipe_that_ranks_of_a_launcher_do_not_have_is_named(zerokit: Run) -> N
         "/dev/fd/987: no such file. Write what it has to a file: a pipe of the shell is not open in"
         in refused(zerokit, "train", "--recipe", "/dev/fd/987")
     )
+
+
+@pytest.mark.parametrize("ranks", [(), ("--num-gpus", 2)])
+@pytest.mark.parametrize("option", ["--resume", "--training.resume_from_checkpoint"])
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("autp", "'autp' is neither auto nor a folder. Did you mean 'auto'?"),
+        ("{}/checkpoint-99", "'{}/checkpoint-99' does not exist. There are checkpoint-9"),
+        ("{}", "'{}' is no checkpoint of a run: it has no trainer_state.json. Name {}/checkpoint-9, or auto"),
+    ],
+)
+def test_a_checkpoint_that_is_not_there_is_refused_before_ranks_start(
+    value: str,
+    said: str,
+    option: str,
+    ranks: tuple[Any, ...],
+    tmp_path: Path,
+    zerokit: Run,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if option != "--resume" and not ranks:
+        return
+    monkeypatch.setattr(launcher, "run_launcher", lambda *_, **__: pytest.fail("started"))
+    monkeypatch.setattr("zerokit.training.main.main", lambda *_, **__: pytest.fail("started"))
+    (tmp_path / "checkpoint-9").mkdir()
+    error = refused(zerokit, "train", option, value.replace("{}", str(tmp_path)), *ranks)
+    assert f"{option}: {said.replace('{}', str(tmp_path))}" in error
+
+
+def test_resume_has_the_words_of_the_recipe(trained: Callable[..., tuple[Any, ...]]) -> None:
+    for word in ("auto", "true", "false"):
+        assert trained("--resume", word)[1] == [f"--training.resume_from_checkpoint={word}"]
+
+
+def test_evaluate_names_its_arguments_and_the_checkpoint_of_an_unfinished_run(
+    tmp_path: Path, zerokit: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "run_launcher", lambda *_, **__: pytest.fail("started"))
+    for number in (9, 30):
+        (tmp_path / f"checkpoint-{number}").mkdir()
+    (tmp_path / "run.json").write_text('{"recipe": {}}')
+    code, _, err = zerokit("evaluate", tmp_path, "nofile.jsonl", "--num-gpus", 2)
+    assert code == 2
+    assert f"'{tmp_path}' has no final model yet. Name {tmp_path}/checkpoint-30\n" in err
+    assert "error: nofile.jsonl: no such file" in err
+    error = refused(zerokit, "evaluate", tmp_path, "nofile.jsonl", "--num-gpus", 2, "--bar", 3)
+    assert "--bar: unknown option. " in error

@@ -10,6 +10,7 @@ from zerokit.lint.explain import explain, overview
 from zerokit.lint.rule_pages import page
 from zerokit.lint.run import all_rules
 from zerokit.lint.topics import topic_page, topics
+from zerokit.lint.upgrade import LABELS
 
 
 def test_a_rule_is_explained_by_its_page() -> None:
@@ -149,5 +150,27 @@ def test_topics_have_guides_and_words_of_their_own() -> None:
 
 
 def test_a_key_that_is_a_topic_too_has_both() -> None:
-    assert explain("offload").startswith("# zero_optimization.zenflow.offload\n")
-    assert "`zero_optimization.offload_optimizer`" in explain("offload")
+    pages = [line for line in explain("offload").splitlines() if line.startswith("# ")]
+    assert pages == ["# offload", "# zero_optimization.zenflow.offload"]
+    assert explain("optimizer").startswith("# optimizer\n")  # the key; the topic is "optimizers"
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("offload", "`zero_optimization.offload_optimizer`"),
+        ("resume", "`checkpoint`"),
+        ("checkpoints", "`checkpoint`"),
+        ("fsdp", "`zero_optimization.stage`"),
+        ("long context", "`sequence_parallel_size`"),
+    ],
+)
+def test_the_key_of_that_name_comes_first(name: str, first: str) -> None:
+    assert explain(name).partition("Keys:\n\n")[2].startswith(f"- {first}: ")
+
+
+def test_the_labels_of_an_upgrade_are_explained() -> None:
+    text = (REPOSITORY / "zerokit/lint/upgrade.py").read_text()
+    assert set(re.findall(r'rule="([^"]+)"', text)) == set(LABELS)
+    for name, meaning in LABELS.items():
+        assert explain(name) == f"# {name}\n\nA label of `zerokit check --upgrade`. {meaning}\n"

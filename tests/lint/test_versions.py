@@ -139,7 +139,6 @@ def test_an_upgrade_changes_nothing_for_other_files() -> None:
     [
         ("0.19.8..0.16.4", "0.19.8 is later than 0.16.4: this is no upgrade. Write the older one first: "),
         ("0.19..0.19.8", "both releases are 0.19.8, so nothing changes"),
-        ("0.16.4", "'0.16.4' does not name two releases of DeepSpeed. Write OLD..NEW"),
         ("..0.19.8", "does not name two releases"),
         ("0.16.4..0.99", "DeepSpeed 0.99 is not supported. Give a release from"),
     ],
@@ -148,6 +147,10 @@ def test_releases_that_are_no_upgrade(releases: str, line: str) -> None:
     with pytest.raises(ConfigError, match="--upgrade") as error:
         parse_upgrade(releases)
     assert line in str(error.value)
+
+
+def test_an_upgrade_without_a_second_release_is_to_the_newest() -> None:
+    assert parse_upgrade("0.16.4") == parse_upgrade("0.16.4..") == parse_upgrade(f"0.16.4..{NEWEST}")
 
 
 def test_an_upgrade_of_a_launch_file_is_that_of_the_ds_config_that_accelerate_makes() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
@@ -20,7 +21,7 @@ from zerokit.staging import make_staging
 from zerokit.training.checkpoint_writer import disk_space_problem, publish, seal
 from zerokit.training.folder import OutputFolder, checkpoints, remove_old
 from zerokit.training.identity import Identity
-from zerokit.training.resume import find_resume, num_saving_ranks
+from zerokit.training.resume import check_resumed, find_resume, num_saving_ranks
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,11 @@ def of_a_run(folder: Path, number: int, *, sealed: bool = True) -> Path:
 
 
 def last_of(folder: Path, group: RankGroup | None = None) -> Path | None:
-    resolved: Any = SimpleNamespace(training={"resume_from_checkpoint": True, "output_dir": str(folder)})
+    return find(folder, True, group)
+
+
+def find(folder: Path, resume: bool | str, group: RankGroup | None = None) -> Path | None:
+    resolved: Any = SimpleNamespace(training={"resume_from_checkpoint": resume, "output_dir": str(folder)})
     loaded: Any = SimpleNamespace(where=lambda *names: ".".join(names))
     return find_resume(group or RankGroup(Ranks()), resolved, loaded)
 
@@ -125,6 +130,20 @@ def test_a_damaged_checkpoint_is_passed_over_by_name(
     (whole / "latest").unlink()
     with pytest.raises(CheckpointError, match="Continue from an earlier"):
         last_of(tmp_path)
+
+
+@pytest.mark.parametrize("latest", ["incomplete", "changed"])
+def test_the_newest_complete_checkpoint_before_a_damaged_one_is_named(latest: str, tmp_path: Path) -> None:
+    whole, _, damaged = of_a_run(tmp_path, 1), of_a_run(tmp_path, 2, sealed=False), of_a_run(tmp_path, 10)
+    (damaged / "SHA256SUMS").write_text(f"{'0' * 64}  latest\n")
+    if latest == "incomplete":
+        (damaged / "latest").unlink()
+    looks: dict[str, Callable[[], object]] = {
+        "incomplete": lambda: find(tmp_path, str(damaged)),
+        "changed": lambda: check_resumed(RankGroup(Ranks()), damaged, verify=True, trusted=False),
+    }
+    with pytest.raises(CheckpointError, match=f"Continue with --resume {whole}(, or|$)"):
+        looks[latest]()
 
 
 def test_a_linked_checkpoint_is_the_last_of_its_run(

@@ -225,6 +225,10 @@ def read_model_config(file: Path, *, where: str) -> Document:
     """
     if not file.is_file():
         adapter = (file.parent / ADAPTER_CONFIG).is_file()
+        steps = [path for path in file.parent.glob("checkpoint-*") if path.name[11:].isdecimal()]
+        if steps and not adapter:
+            newest = max(steps, key=lambda path: int(path.name[11:]))
+            raise ModelError(f"'{file.parent}' has no final model yet", where=where, hint=f"Name {newest}")
         raise ModelError(
             f"'{file.parent}' is a peft adapter" if adapter else f"'{file.parent}' has no {file.name}",
             where=where,

@@ -99,9 +99,9 @@ class CheckOptions:
     upgrade: Annotated[
         str | None,
         typer.Option(
-            metavar="OLD..NEW",
+            metavar="OLD[..NEW]",
             autocompletion=completion.upgrade,
-            help="Report only what changes for the files between two releases of DeepSpeed.",
+            help="Report only what changes between two releases of DeepSpeed; without NEW: to the newest.",
         ),
     ] = None
     only: Annotated[list[str] | None, _rule("--only", help="Report this rule only.")] = None
@@ -164,6 +164,10 @@ def check(options: CheckOptions) -> None:
         from zerokit.console import note
 
         note("zerokit: note: check does not judge whether the run fits; 'zerokit estimate' does")
+    if checker.unfixed:
+        from zerokit.console import note
+
+        note(f"zerokit: note: --fix does not change launch files: {visible(', '.join(checker.unfixed))}")
     if any(checker.diffs):
         from zerokit.console import note
 
@@ -249,6 +253,8 @@ class _Checker:
     diffs: list[str] = field(default_factory=list)
     remaining: list[CheckedFile] = field(default_factory=list)
     """What the fixes of `diffs` leave."""
+    unfixed: list[str] = field(default_factory=list)
+    """Launch files with findings: --fix changes ds_config files only."""
     twins: Mapping[str, str] = field(default_factory=dict)
     """Launch files with the content of an earlier one."""
     bugs: int = 0
@@ -292,7 +298,20 @@ class _Checker:
             return CheckedFile(printable(file), Report((), {}), error=error)
 
     def _checked(self, file: object, document: Document, named: Run | None) -> CheckedFile:
-        """Check a file, and fix it if it was given.
+        from zerokit.config.launch_file import is_launch_file
+
+        checked = self._with_fixes(file, document, named)
+        if not is_launch_file(document.data):
+            return checked
+        if self.fix and checked.report.findings:
+            self.unfixed.append(document.name)
+        starts = document.data.get("distributed_type")
+        if self.upgrade is not None or starts in ("DEEPSPEED", "NO") or not isinstance(starts, str):
+            return checked
+        return replace(checked, other_type=starts)
+
+    def _with_fixes(self, file: object, document: Document, named: Run | None) -> CheckedFile:
+        """Check a file, and fix it if it was given; text output also names what a launch file starts.
 
         Args:
             file: its path; not one for a ds_config that was found through a launch file.
@@ -368,7 +387,8 @@ def _print(checked: Sequence[CheckedFile], output_format: str, checker: _Checker
         for words in outputs.text_lines(left) if left else ():
             note("".join(text for text, _ in words))
     else:
-        show_lines(outputs.text_lines(checked))
+        nothing = "nothing found" if checker.upgrade is None else "no changes"
+        show_lines(outputs.text_lines(checked, nothing))
 
 
 def _exit(checked: Sequence[CheckedFile], checker: _Checker) -> None:

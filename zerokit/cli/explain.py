@@ -10,13 +10,13 @@ from zerokit.cli import completion
 
 
 def explain(
-    name: Annotated[
-        str | None,
+    words: Annotated[
+        list[str] | None,
         typer.Argument(
             metavar="[KEY|RULE|TOPIC]",
             autocompletion=completion.explained,
             help="A key such as zero_optimization.stage or overlap_comm, the id of a rule, or a topic "
-            "such as moe or 'long context'.",
+            "such as moe or long context.",
             show_default="all rules, a line each",
         ),
     ] = None,
@@ -25,9 +25,9 @@ def explain(
     from zerokit.lint import explain as explaining
     from zerokit.reporting.terminal import show, show_markdown, show_rows
 
-    if name is None:
+    if not words:
         show_rows(explaining.overview())
         how = "For details: zerokit explain RULE, zerokit explain KEY, or zerokit explain TOPIC"
         show(["", f"Topics: {explaining.topic_names()}", "", how])
         return
-    show_markdown(explaining.explain(name))
+    show_markdown(explaining.explain(" ".join(words)))

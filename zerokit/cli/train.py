@@ -122,6 +122,11 @@ def train(
     overrides = context.args
     if resume is not None:
         overrides = [*overrides, f"--training.resume_from_checkpoint={resume}"]
+        if not is_rank():
+            from zerokit.recipe.load import parse_overrides
+            from zerokit.training.resume import check_resume_value
+
+            check_resume_value(parse_overrides(overrides[-1:])[-1][1], "--resume")
     restart: Callable[[str], Sequence[str] | None] = lambda crash: None  # noqa: E731
     # Before the launcher, which prints much of its own. The ranks check together, in `main`.
     if num_gpus is not None and not is_rank():
@@ -139,9 +144,11 @@ def train(
             check_upload(push_to_hub)
         if preview is None:
             from zerokit.training.restarts import Restarts
-            from zerokit.training.resume import describe_finished_run
+            from zerokit.training.resume import check_resume_value, describe_finished_run
 
             trackers(loaded)
+            key = ("training", "resume_from_checkpoint")
+            check_resume_value(loaded.recipe.training.get(key[1]), loaded.where(*key))
             if (line := describe_finished_run(loaded)) is not None:
                 note(line)
                 return

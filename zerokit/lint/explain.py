@@ -17,7 +17,8 @@ from zerokit.lint.defects import KNOWN_DEFECTS
 from zerokit.lint.rule import Rule
 from zerokit.lint.rule_pages import page
 from zerokit.lint.run import all_rules, check_config
-from zerokit.lint.topics import search_page, topic_page, topics
+from zerokit.lint.topics import is_title, search_page, topic_page, topics
+from zerokit.lint.upgrade import LABELS, OPTION
 from zerokit.resolving.filled_keys import filled_in_words
 
 _MOST_NAMES = 4
@@ -41,10 +42,12 @@ def explain(name: str) -> str:
         return page(rules[name])
     if name in KNOWN_DEFECTS:
         return KNOWN_DEFECTS[name].page
+    if name in LABELS:
+        return f"# {name}\n\nA label of `zerokit check {OPTION}`. {LABELS[name]}\n"
     pages = [_of_key(path) for path in _paths(name)]
     topic = topic_page(name)
     if topic is not None:
-        pages.append(topic)
+        pages.insert(0 if is_title(name) else len(pages), topic)
     if pages:
         return "\n".join(pages)
     refusal = _unknown(name)
@@ -84,7 +87,7 @@ def _paths(name: str) -> Iterator[KeyPath]:
 
 def _unknown(name: str) -> ConfigError:
     path: KeyPath = split_dotted(name)
-    close = nearest(name, [*all_rules(), *KNOWN_DEFECTS])
+    close = nearest(name, [*all_rules(), *KNOWN_DEFECTS, *LABELS])
     if len(path) > 1 or close is None or "_" in name:
         meaning = meaning_of(path)
         if meaning.foreign:

@@ -53,6 +53,11 @@ def topic_page(name: str) -> str | None:
     return None
 
 
+def is_title(name: str) -> bool:
+    """Whether a name is the title of a topic, not another word for it."""
+    return _plain(name) in map(_plain, topics())
+
+
 def search_page(name: str) -> str | None:
     """The page of a topic that a name mentions, else of all keys, rules and defects whose text has its words.
 
@@ -76,7 +81,14 @@ def _plain(text: str) -> str:
 
 def _related(phrases: Iterable[str]) -> Iterator[str]:
     """Lists of names with a line each: those that have a phrase in their name come first."""
+    phrases = list(phrases)
     pattern = re.compile("|".join(rf"\b{re.escape(phrase)}" for phrase in phrases))
+
+    def by_phrase(row: tuple[str, str]) -> tuple[bool, int, int]:
+        found = pattern.search(_plain(row[0].rpartition(".")[2]))
+        assert found is not None
+        return found.start() > 0, phrases.index(found[0]), row[0].count(".")
+
     kinds = {
         "Keys": [
             (dotted((*path, name)), description(model, name))
@@ -88,6 +100,7 @@ def _related(phrases: Iterable[str]) -> Iterator[str]:
     }
     for title, rows in kinds.items():
         named = [row for row in rows if pattern.search(_plain(row[0].rpartition(".")[2]))]
+        named.sort(key=by_phrase)
         told = [row for row in rows if row not in named and pattern.search(_plain(row[1]))]
         chosen = [*named, *told][:_MOST]
         if chosen:

@@ -35,6 +35,15 @@ from zerokit.releases.versions import (
 from zerokit.resolving.run import Run
 
 OPTION = "--upgrade"
+LABELS = {
+    "defect-comes": "The newer release has a defect that the file meets and the older release lacks.",
+    "defect-fixed": "The older release has a defect that the file meets, and the newer release has fixed it.",
+    "key-read": "The newer release reads a key, or has an optimizer, that the older release does not know.",
+    "key-not-read": "The newer release refuses or ignores a key, or lacks an optimizer, that the file names.",
+    "default-changes": "A key is absent from the file, and its default differs between the two releases.",
+    "meaning-changes": "The newer release reads the same setting of the file in another way.",
+}
+"""Labels of the findings, each with what it means."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +55,13 @@ class Upgrade:
 
 
 def parse_upgrade(text: str) -> Upgrade:
-    """Two releases as people write them: ``0.16.4..0.19.8``, or ``0.16.4..`` for the newest.
+    """Two releases as people write them: ``0.16.4..0.19.8``; without the second, the newest.
 
     Raises:
         ConfigError: a release is missing or unknown, or the second is not the later one.
     """
-    before, dots, after = (part.strip() for part in text.partition(".."))
-    if not dots or not before:
+    before, _, after = (part.strip() for part in text.partition(".."))
+    if not before:
         hint = f"Write OLD..NEW, such as 0.16.4..{NEWEST}"
         raise ConfigError(f"'{text}' does not name two releases of DeepSpeed", where=OPTION, hint=hint)
     old = parse_version(before, where=OPTION)

@@ -170,7 +170,7 @@ def _key_of(name: str) -> KeyPath:
             such = f"such as --training.{section}"
             if (known := full_name(section)) is not None:
                 meant, such = "Give", f"as in --{known}"
-            hint = f"{meant} the section too, {such}"
+            raise RecipeError("unknown option", where=name, hint=f"{meant} the section too, {such}")
         raise RecipeError(f"unknown section '{section}'", where=name, hint=hint)
     if not inner and section not in SHORTHANDS:
         raise RecipeError("names a whole section", where=name, hint=f"Name one key of it: {name}.KEY value")

@@ -16,7 +16,7 @@ from zerokit.checkpoint.source import check_files, check_weights
 from zerokit.distributed.cores import share_threads
 from zerokit.distributed.group import RankGroup, check_launch, count_gpus, run_on_all_ranks
 from zerokit.distributed.libraries import set_up_libraries
-from zerokit.documents import Document, read_document, replace_nonfinite
+from zerokit.documents import Document, KeyPath, read_document, replace_nonfinite
 from zerokit.errors import ModelError, RecipeError
 from zerokit.extras import require
 from zerokit.generation.output import claim_stdout
@@ -161,7 +161,9 @@ def recipe_for(model: str, data: str, recipe: Path | None, overrides: Sequence[s
         sections["model"]["path"] = base
         if any(adapter.glob("tokenizer*")):
             sections["model"]["tokenizer"] = str(adapter)
-    return load_recipe(Document(sections, name), overrides)
+    loaded = load_recipe(Document(sections, name), overrides)
+    arguments: dict[KeyPath, str] = {("data", "train"): data, ("model", "path"): model}
+    return replace(loaded, origins=replace(loaded.origins, arguments=arguments))
 
 
 def _adapter_of(model: str) -> Path | None:

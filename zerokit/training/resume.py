@@ -22,7 +22,7 @@ from zerokit.choices import OUTPUT_DIR
 from zerokit.distributed.group import RankGroup
 from zerokit.distributed.run_policy import RunPolicy
 from zerokit.documents import COPY_HINT, first_unreadable, printable, read_document
-from zerokit.errors import CheckpointError, RecipeError
+from zerokit.errors import CheckpointError, RecipeError, nearest
 from zerokit.recipe import LoadedRecipe
 from zerokit.recipe.training_keys import NO_LIMIT
 from zerokit.resolving.contradictions import Resolved
@@ -217,25 +217,40 @@ def check_length(
     )
 
 
-def _check_whole(folder: Path, where: str, world_size: int) -> None:
-    """Check that `world_size` ranks can resume from a checkpoint-N; errors as :func:`find_resume`."""
+def check_resume_value(value: object, where: str) -> None:
+    """Check that a value of ``training.resume_from_checkpoint`` is a word or names a checkpoint-N.
+
+    Raises:
+        RecipeError: it does not.
+    """
+    if not isinstance(value, str) or value == AUTO_RESUME:
+        return
+    folder = Path(value)
     if not folder.exists():
         others = ", ".join(path.name for path in checkpoints(folder.parent)[-4:])
-        raise RecipeError(
-            f"'{folder}' does not exist",
-            where=where,
-            hint=f"There are {others}" if others else "Name a checkpoint-N folder",
-        )
+        hint = f"There are {others}" if others else "Name a checkpoint-N folder"
+        if nearest(value.lower(), [AUTO_RESUME]):
+            hint = f"Did you mean '{AUTO_RESUME}'?"
+        problem = "does not exist" if "/" in value else f"is neither {AUTO_RESUME} nor a folder"
+        raise RecipeError(f"'{value}' {problem}", where=where, hint=hint)
     if not (folder / TRAINER_STATE).is_file():
         raise RecipeError(
             f"'{folder}' is no checkpoint of a run: it has no {TRAINER_STATE}",
             where=where,
-            hint="Name a checkpoint-N folder, or true for the last one",
+            hint=f"Name {next(reversed(checkpoints(folder)), 'a checkpoint-N folder')}, or {AUTO_RESUME} for "
+            "the last one",
         )
+
+
+def _check_whole(folder: Path, where: str, world_size: int) -> None:
+    """Check that `world_size` ranks can resume from a checkpoint-N; errors as :func:`find_resume`."""
+    check_resume_value(str(folder), where)
     _check_readable(folder)
     problem = missing_part(folder)
     if problem is not None:
-        raise CheckpointError(problem, where=str(folder), hint=_ANOTHER)
+        earlier = _earlier(folder)
+        hint = _ANOTHER if earlier is None else f"Continue with --resume {printable(earlier)}"
+        raise CheckpointError(problem, where=str(folder), hint=hint)
     num_parts = num_saving_ranks(folder)
     if not RunPolicy.current().reads_weights and num_parts not in (0, world_size):
         saved = quantity(num_parts, "rank")
@@ -244,6 +259,14 @@ def _check_whole(folder: Path, where: str, world_size: int) -> None:
             where=where,
             hint=f"Rehearse it with {saved}, or rehearse a new run, which needs as much memory",
         )
+
+
+def _earlier(folder: Path) -> Path | None:
+    """The newest complete checkpoint-N of the run before that of `folder`; None if there is none."""
+    found = checkpoints(folder.parent)
+    earlier = found[: found.index(folder)] if folder in found else []
+    sealed = [path for path in reversed(earlier) if (path / SUMS_FILE).is_file()]
+    return next((path for path in sealed if missing_part(path) is None), None)
 
 
 def _check_readable(folder: Path) -> None:
@@ -322,11 +345,18 @@ def check_resumed(group: RankGroup, folder: Path, *, verify: bool, trusted: bool
     """
 
     def check() -> None:
-        sums = complete_checksums(folder) if verify else None
+        sums = None
+        try:
+            if verify and (sums := complete_checksums(folder)) is not None:
+                check_checksums(folder, {name: sums[name] for name in group.share(sorted(sums))})
+        except CheckpointError as error:
+            if (earlier := _earlier(folder)) is None:
+                raise
+            hint = f"Continue with --resume {printable(earlier)}, or with this one unverified: --no-verify"
+            raise CheckpointError(error.message, where=error.where, hint=hint) from None
         if sums is None and verify and group.ranks.is_main:
             console.note(f"{folder} has no {SUMS_FILE}: it is not verified")
         if sums is not None:
-            check_checksums(folder, {name: sums[name] for name in group.share(sorted(sums))})
             added = [name for name in files_of(folder) if name not in sums]
             if added and group.ranks.is_main:
                 some = f"{quantity(len(added), 'file')}, such as '{added[0]}'"

@@ -26,6 +26,8 @@ class CheckedFile:
     """What was fixed."""
     error: ZerokitError | None = None
     """Why it cannot be read, or written."""
+    other_type: str | None = None
+    """The `distributed_type` of a launch file that does not start DeepSpeed."""
 
     @property
     def error_place(self) -> tuple[int | None, int | None]:

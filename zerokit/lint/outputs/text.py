@@ -24,15 +24,16 @@ _MOST_OPTIONS = 3
 """Of rules that were not run; where there are more, JSON and ``zerokit explain`` name them."""
 
 
-def text_lines(files: Sequence[CheckedFile]) -> Iterator[StyledLine]:
+def text_lines(files: Sequence[CheckedFile], nothing: str = "nothing found") -> Iterator[StyledLine]:
     """Findings, files without any, what was not checked, and a summary.
 
     Args:
         files: what was checked; those with an error are left out. What is the same in several is one line.
+        nothing: what to print for a file without findings.
     """
     readable = [file for file in files if file.error is None]
     repeated = _repeated(readable)
-    clean = sum(not file.report.findings for file in readable)
+    clean = sum(not file.report.findings and file.other_type is None for file in readable)
     for file in readable:
         for finding in file.fixed:
             yield _line(file.name, "fixed", finding)
@@ -45,10 +46,13 @@ def text_lines(files: Sequence[CheckedFile]) -> Iterator[StyledLine]:
                     f"{len(places)} files", finding.severity, replace(finding, line=None, column=None)
                 )
                 yield [(f"    {_listed(places)}", "dim")]
-        if not file.report.findings and clean < _LEAST_FOLDED:
-            yield [(f"{visible(file.name)}: ", ""), ("nothing found", GOOD)]
+        if file.other_type is not None:
+            starts = f"starts {file.other_type}, not DeepSpeed; only how it starts processes is checked"
+            yield [(f"{visible(file.name)}: ", ""), (visible(starts), "dim")]
+        elif not file.report.findings and clean < _LEAST_FOLDED:
+            yield [(f"{visible(file.name)}: ", ""), (nothing, GOOD)]
     if clean >= _LEAST_FOLDED:
-        yield [(f"{clean} files: ", ""), ("nothing found", GOOD)]
+        yield [(f"{clean} files: ", ""), (nothing, GOOD)]
     for line in (*_not_run(readable), *_summary(readable)):
         yield [(line, "dim")]
 
