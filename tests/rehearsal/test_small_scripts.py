@@ -141,6 +141,30 @@ def test_what_ranks_hold_of_uneven_shards_is_their_own(how: str, expected: int, 
         assert "RuntimeError: 10 results of 11 items" in done.err
 
 
+ENDS = """
+import sys
+from zerokit.distributed.group import leave, run_on_all_ranks
+from zerokit.errors import ZerokitError
+
+def main(group):
+    group.gather_objects(group.ranks.rank)
+    if sys.argv[1] == "zerokit":
+        raise ZerokitError("sequences are too long", where="--task.seq_len")
+    sys.exit(2)
+
+leave(run_on_all_ranks(main))
+"""
+
+
+@pytest.mark.parametrize("ended_by", ["zerokit", "script"])
+def test_an_error_of_zerokit_rests_on_no_other_rank(ended_by: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(ENDS, encoding="utf-8")
+    done = rehearse("--num-gpus", 4, "train.py", ended_by, cwd=tmp_path, forked=True)
+    assert done.code == 2
+    assert done.err.count("again, with all 4 ranks") == (ended_by == "script")
+    assert done.err.count("error: --task.seq_len: sequences are too long") == (ended_by == "zerokit")
+
+
 def test_inputs_of_checkpointed_layers_go_as_soon_as_they_were_computed_again(tmp_path: Path) -> None:
     report = _run("checkpointed", iterations=9, cwd=tmp_path).report
     assert report["steps"] == 2

@@ -25,7 +25,7 @@ from zerokit.rehearsal.ranks.roles import MOST_RANKS
 from zerokit.rehearsal.watching.steps import RehearsalComplete
 from zerokit.rehearsal.worker import launchers, stacks
 from zerokit.rehearsal.worker.doing import Doing
-from zerokit.rehearsal.worker.failures import hint_for, is_deliberate, limit_of
+from zerokit.rehearsal.worker.failures import hint_for, is_deliberate, is_error_of_zerokit, limit_of
 from zerokit.rehearsal.worker.virtual_rank import VirtualRank
 
 _leave = os._exit
@@ -119,6 +119,8 @@ def _may_rest_on_values(failure: BaseException, rank: VirtualRank) -> bool:
 
 def _may_rest_on_others(failure: BaseException, rank: VirtualRank) -> bool:
     """Whether a script may have raised `failure` because of what a rank held that stands for others."""
+    if is_error_of_zerokit(failure):
+        return False
     kinds = (AssertionError, LookupError, ValueError, SystemExit)
     return rank.exchange.substituted > 0 and (isinstance(failure, kinds) or is_deliberate(failure))
 
