@@ -67,7 +67,7 @@ def rehearse(
         report = rehearse_script(
             **values_of(_OPTIONS, given), script_prints_on="stderr" if as_json else "stdout", show=show
         )
-    except ExplainedError:
+    except ExplainedError:  # the worker has printed it
         raise typer.Exit(ZerokitError.exit_code) from None
     except ScriptError as error:
         own = [name for param in context.command.params for name in param.opts]

@@ -5,6 +5,7 @@ Its exit code is a :class:`WorkerExit`.
 
 from __future__ import annotations
 
+import json
 import os
 import runpy
 import sys
@@ -65,8 +66,7 @@ def rehearse(job: RehearsalJob) -> WorkerExit:
             finally:
                 rank.close()
     except ZerokitError as error:
-        console.print_error(error)
-        return WorkerExit.EXPLAINED
+        return _explain(error, job)
 
 
 def run_in(rank: VirtualRank, job: RehearsalJob) -> WorkerExit:
@@ -84,8 +84,7 @@ def run_in(rank: VirtualRank, job: RehearsalJob) -> WorkerExit:
         if stop.code not in (None, 0):
             failure = stop
     except ZerokitError as error:
-        console.print_error(error)
-        return WorkerExit.EXPLAINED
+        return _explain(error, job)
     except BaseException as error:
         failure = error
     ending = FAILED if failure else STEPS_DONE if rank.steps.stopped else SCRIPT_ENDED
@@ -106,9 +105,16 @@ def run_in(rank: VirtualRank, job: RehearsalJob) -> WorkerExit:
     if failure is None:
         return WorkerExit.DONE
     if limit is not None:
-        console.print_error(limit)
-        return WorkerExit.EXPLAINED
+        return _explain(limit, job)
     return WorkerExit.FAILED_WITH_VALUES if _may_rest_on_values(failure, rank) else WorkerExit.SCRIPT_FAILED
+
+
+def _explain(error: ZerokitError, job: RehearsalJob) -> WorkerExit:
+    console.print_error(error)
+    with suppress(OSError):  # a full disk: what is printed says all
+        errors = [(one.message, one.where, one.hint) for one in (error, *error.others)]
+        job.error_file.write_text(json.dumps(errors), encoding="utf-8")
+    return WorkerExit.EXPLAINED
 
 
 def _may_rest_on_values(failure: BaseException, rank: VirtualRank) -> bool:
