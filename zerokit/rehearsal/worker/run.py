@@ -17,6 +17,7 @@ from typing import NoReturn
 
 from zerokit import console, patches
 from zerokit.errors import ZerokitError
+from zerokit.files import write_file
 from zerokit.rehearsal.call_sites import OWN
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.job import RehearsalJob, WorkerExit
@@ -113,7 +114,7 @@ def _explain(error: ZerokitError, job: RehearsalJob) -> WorkerExit:
     console.print_error(error)
     with suppress(OSError):  # a full disk: what is printed says all
         errors = [(one.message, one.where, one.hint) for one in (error, *error.others)]
-        job.error_file.write_text(json.dumps(errors), encoding="utf-8")
+        write_file(job.error_file, json.dumps(errors))
     return WorkerExit.EXPLAINED
 
 
