@@ -112,7 +112,7 @@ def run_in(rank: VirtualRank, job: RehearsalJob) -> WorkerExit:
 
 def _explain(error: ZerokitError, job: RehearsalJob) -> WorkerExit:
     console.print_error(error)
-    with suppress(OSError):  # a full disk: what is printed says all
+    with suppress(OSError, ZerokitError):  # a full disk: what is printed says all
         errors = [(one.message, one.where, one.hint) for one in (error, *error.others)]
         write_file(job.error_file, json.dumps(errors))
     return WorkerExit.EXPLAINED
