@@ -278,6 +278,26 @@ def test_a_failing_script_gives_2(zerokit: Run, tmp_path: Path, script: Path) ->
     assert "--gpu=h100 went to the script: if meant for rehearse, put it before" in late
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--gpu=h100", "--advise"], "note: --advise, --gpu stand after the script, which gets them\n"),
+        (["--num-gpus", 8], "note: --num-gpus stands after the script, which gets it\n"),
+        (["--steps", 9, "--trace", "--gpus_per_node=8", "--lr", 1, "-o", "x"], ""),
+    ],
+)
+def test_options_that_the_script_does_not_know_are_noted(
+    zerokit: Run, tmp_path: Path, script: Path, words: list[object], said: str
+) -> None:
+    fake_worker.script(tmp_path, "# parser.add_argument('--steps')", RECORDING)
+    (tmp_path / "arguments.py").write_text(
+        "class Arguments:\n    trace: bool = False\n    gpus_per_node: int = 8\n"
+    )
+    (tmp_path / "folder.py").mkdir()
+    code, _, err = zerokit("rehearse", "--num-gpus", 1, script, *words)
+    assert (code, err) == (0, said)
+
+
 def test_a_worker_that_has_said_why_is_not_talked_over(zerokit: Run, tmp_path: Path, script: Path) -> None:
     fake_worker.script(tmp_path, "raise SystemExit(2)")
     assert zerokit("rehearse", "--num-gpus", 16, "--rank", 3, script) == (2, "", "")

@@ -68,6 +68,14 @@ def test_each_page_is_a_journey() -> None:
     assert {page.stem for page in PAGES.glob("*.md")} == set(JOURNEYS)
 
 
+@pytest.mark.parametrize("name", ["overnight", "hobbyist", "trl-user", "researcher"])
+def test_a_page_says_what_its_model_and_data_are(name: str) -> None:
+    page = " ".join((PAGES / f"{name}.md").read_text(encoding="utf-8").split())
+    used = "".join(file.read_text(encoding="utf-8") for file in (FILES / name).iterdir())
+    assert "is the folder of any small model with its tokenizer" in page
+    assert ("mine.jsonl" in used) == ('lines such as `{"prompt": ' in page)
+
+
 def test_a_line_that_is_not_printed_is_found() -> None:
     assert missing_line("a ... c\n...\nd", "a b c\nx\n  d ") is None
     assert missing_line("d\na", "a\nd") == "a"

@@ -10,7 +10,8 @@ import pytest
 
 from tests.combinations import REST
 from tests.rehearsal.feature_runs import GPUS_PER_NODE, NUM_GPUS, FeatureRuns, job_of
-from zerokit.rehearsal.parent.processes import ExplainedError, Output, Worker
+from zerokit.errors import ZerokitError
+from zerokit.rehearsal.parent.processes import Output, Worker
 from zerokit.rehearsal.report.analysis import analyse
 
 PARAMETERS, LAYERS, KEYS, MICRO_BATCH = 110_633_984, 4, 256, 2
@@ -52,9 +53,10 @@ def test_device_map_auto_on_several_gpus_is_refused(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     job = job_of("features_placement.py", ("auto",), tmp_path / "rank-0.npz")
-    with Worker(job, Output.SHOWN) as worker, pytest.raises(ExplainedError):
+    with Worker(job, Output.SHOWN) as worker, pytest.raises(ZerokitError) as caught:
         worker.result(None)
-    assert "cannot stand in for a model that one process spreads over" in capfd.readouterr().err
+    assert "cannot stand in for a model that one process spreads over" in str(caught.value)
+    assert f"zerokit: error: {caught.value}\n" in capfd.readouterr().err
 
 
 def test_the_buckets_and_the_first_backward_pass_of_ddp(runs: FeatureRuns) -> None:

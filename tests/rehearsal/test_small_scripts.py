@@ -9,9 +9,13 @@ from pathlib import Path
 
 import pytest
 
+import zerokit
 from tests.combinations import REST
+from tests.rehearsal import forked_worker
 from tests.rehearsal.commands import SCRIPTS, Rehearsed, rehearse
 from tests.tiny import REPOSITORY
+from zerokit.errors import ZerokitError
+from zerokit.rehearsal.parent import processes as parent_processes
 from zerokit.rehearsal.watching.overrides import Overriding
 
 pytestmark = pytest.mark.rehearsal
@@ -139,6 +143,49 @@ def test_what_ranks_hold_of_uneven_shards_is_their_own(how: str, expected: int, 
     else:
         assert done.code == 2
         assert "RuntimeError: 10 results of 11 items" in done.err
+
+
+ENDS = """
+import sys
+from zerokit.distributed.group import leave, run_on_all_ranks
+from zerokit.errors import ZerokitError
+
+def main(group):
+    group.gather_objects(group.ranks.rank)
+    if sys.argv[1] == "zerokit":
+        raise ZerokitError("sequences are too long", where="--task.seq_len")
+    sys.exit(2)
+
+leave(run_on_all_ranks(main))
+"""
+
+
+@pytest.mark.parametrize("ended_by", ["zerokit", "script"])
+def test_an_error_of_zerokit_rests_on_no_other_rank(ended_by: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(ENDS, encoding="utf-8")
+    done = rehearse("--num-gpus", 4, "train.py", ended_by, cwd=tmp_path, forked=True)
+    assert done.code == 2
+    assert done.err.count("again, with all 4 ranks") == (ended_by == "script")
+    assert done.err.count("error: --task.seq_len: sequences are too long") == (ended_by == "zerokit")
+
+
+def test_python_gets_what_ends_a_rehearsal_as_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    raised = "ZerokitError('no data', where='mine.jsonl', hint='Add lines')"
+    code = f"from zerokit.errors import ZerokitError\nraise {raised}"
+    (tmp_path / "train.py").write_text(code, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(forked_worker.SOCKET, forked_worker.server())
+    monkeypatch.setattr(parent_processes, "WORKER", forked_worker.__name__)
+    with pytest.raises(ZerokitError) as caught:
+        zerokit.rehearse("train.py", num_gpus=1)
+    assert (caught.value.message, caught.value.where, caught.value.hint) == (
+        "no data",
+        "mine.jsonl",
+        "Add lines",
+    )
+    assert capfd.readouterr().err.count("zerokit: error: mine.jsonl: no data. Add lines\n") == 1
 
 
 def test_inputs_of_checkpointed_layers_go_as_soon_as_they_were_computed_again(tmp_path: Path) -> None:

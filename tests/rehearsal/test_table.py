@@ -112,6 +112,23 @@ def test_findings_about_the_ds_config_are_one_line_each(printed: Any) -> None:
     assert config_findings(None, Cluster(1)) == []
 
 
+@pytest.mark.parametrize("count", [1, 3, 5])
+def test_errors_of_the_ds_config_follow_the_verdict(count: int, capsys: pytest.CaptureFixture[str]) -> None:
+    config = {"train_micro_batch_size_per_gpu": 1, "zero_optimisation": {"stage": 3}}
+    error = next(found for found in config_findings(config, Cluster(1)) if found.severity == "error")
+    found = [error.model_copy(update={"path": f"unknown_{number}"}) for number in range(count)]
+    warning = error.model_copy(update={"severity": "warning", "message": "only a warning"})
+    report = analyse(training(), job()).model_copy(update={"ds_config_findings": [warning, *found]})
+    print_report(report)
+    lines = capsys.readouterr().out.splitlines()
+    errors = [number for number, line in enumerate(lines) if line.startswith("ds_config (unknown_")]
+    assert errors == list(range(1, 1 + min(count, 3)))
+    assert ("2 more: --details" in lines) == (count == 5)
+    assert "only a warning" not in "".join(lines)
+    findings = "3 findings" if count == 5 else "1 finding"
+    assert lines[-1].endswith(f"{findings} on the ds_config, and more tables: --details prints them")
+
+
 def test_steps_are_shown_where_they_differ(printed: Any) -> None:
     report = analyse(training(), job())
     assert "Steps differ" in printed(report)

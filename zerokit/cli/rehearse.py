@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +16,8 @@ from zerokit.cli import completion
 from zerokit.cli.command import set_parameters
 from zerokit.cli.options import flag_of, parameters_of, values_of
 from zerokit.cli.output import STDOUT, Force, OutputFormat, json_on_stdout, not_stdout, print_json, to_json
+from zerokit.console import note
+from zerokit.documents import is_file
 from zerokit.errors import ZerokitError
 from zerokit.extras import require
 from zerokit.files import check_writable, write_file
@@ -62,16 +66,17 @@ def rehearse(
     for file in (output, *(given[name] for name in DRAWINGS)):
         if file is not None:
             check_writable(file, force=force, follow_links=True)
-    show = functools.partial(_show, as_json=as_json, details=details)
+    own = [name for param in context.command.params for name in param.opts]
+    late = [word for word in given["arguments"] or [] if word.partition("=")[0].replace("_", "-") in own]
+    unread = _unmentioned(late, script, module=given["module"])
+    show = functools.partial(_show, as_json=as_json, details=details, unread=unread)
     try:
         report = rehearse_script(
             **values_of(_OPTIONS, given), script_prints_on="stderr" if as_json else "stdout", show=show
         )
-    except ExplainedError:
+    except ExplainedError:  # the worker has printed it
         raise typer.Exit(ZerokitError.exit_code) from None
     except ScriptError as error:
-        own = [name for param in context.command.params for name in param.opts]
-        late = [word for word in given["arguments"] or [] if word.partition("=")[0].replace("_", "-") in own]
         if not late:
             raise
         hint = f"{error.hint}. {late[0]} went to the script: if meant for rehearse, put it before {script}"
@@ -90,8 +95,31 @@ def _with_parameters() -> None:
 _with_parameters()
 
 
-def _show(report: RehearsalReport, *, as_json: bool, details: bool) -> None:
-    """Print the answer, before changes are rehearsed."""
+def _unmentioned(options: list[str], script: str, *, module: bool) -> list[str]:
+    """The long `options` that neither the script nor a file next to it mentions; none if it is not found."""
+    names = {word.partition("=")[0].replace("_", "-") for word in options if word.startswith("--")}
+    paths = [Path(script)]
+    if module:
+        parts = script.split(".")
+        bases = [Path(base, *parts) for base in ("", *sys.path)]
+        paths = [path for base in bases for path in (base.with_suffix(".py"), base / "__main__.py")]
+    path = next((path for path in paths if names and is_file(path)), None)
+    if path is None:
+        return []
+    text = ""
+    for file in {path, *path.parent.glob("*.py")}:
+        with suppress(OSError):
+            text += file.read_text(encoding="utf-8", errors="replace")
+    words = {name: name.lstrip("-").replace("-", "[-_]") for name in names}
+    return sorted(name for name, word in words.items() if not re.search(rf"\b{word}\b", text))
+
+
+def _show(report: RehearsalReport, *, as_json: bool, details: bool, unread: list[str]) -> None:
+    """Print the answer, before changes are rehearsed, and which options the script seems to ignore."""
+    if unread:
+        verb = "stands" if len(unread) == 1 else "stand"
+        whose = "it" if len(unread) == 1 else "them"
+        note(f"note: {', '.join(unread)} {verb} after the script, which gets {whose}")
     from zerokit.rehearsal.report.tables import print_report
 
     if not as_json:

@@ -25,7 +25,8 @@ class WorkerExit(IntEnum):
     DONE = 0
     """The recording is saved."""
     EXPLAINED = 2
-    """A mistake in the input or a gap of the rehearsal, printed in one line on stderr."""
+    """A mistake in the input or a gap of the rehearsal, printed in one line on stderr and saved for Python
+    callers (:attr:`RehearsalJob.error_file`)."""
     SCRIPT_FAILED = 3
     """The script raised; its traceback is on stderr as it would be on the cluster."""
     FAILED_WITH_VALUES = 4
@@ -83,6 +84,11 @@ class RehearsalJob(RunOptions):
     """Where the ranks of one rehearsal exchange values; None if this rank is rehearsed alone."""
     recording_file: str
     """Where the worker saves its recording, also if the script fails. Its other files lie next to it."""
+
+    @property
+    def error_file(self) -> Path:
+        """Where the worker writes message, place and hint of each error that it explains, as JSON."""
+        return Path(self.recording_file).with_suffix(".error")
 
     def to_json(self) -> str:
         """The text that :meth:`from_json` reads."""

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from enum import Enum, auto
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
 from zerokit.console import note
-from zerokit.errors import DocumentError, ZerokitError
+from zerokit.errors import DocumentError, ZerokitError, combine_errors
 from zerokit.files import cache_folder, write_file
 from zerokit.rehearsal.job import RehearsalJob, WorkerExit
 from zerokit.rehearsal.native.build import TESTED
@@ -46,8 +47,8 @@ _LOG_CHARACTERS = 20_000
 _LINE_CHARACTERS = 300
 
 
-class ExplainedError(Exception):
-    """A worker has printed what is wrong; where its output is dropped, this message has it."""
+class ExplainedError(ZerokitError):
+    """What a worker found wrong. It has printed this line, unless its output is dropped."""
 
 
 class ScriptError(ZerokitError):
@@ -120,7 +121,7 @@ class Worker:
             deadline: when to give up, by ``time.monotonic()``.
 
         Raises:
-            ExplainedError: the worker has printed what is wrong.
+            ExplainedError: what the worker found wrong.
             ScriptError: the script failed.
             ZerokitError: the worker failed, or the time is up.
         """
@@ -140,7 +141,7 @@ class Worker:
         if code in (_INTERRUPTED, -signal.SIGINT):
             raise KeyboardInterrupt
         if code == WorkerExit.EXPLAINED:
-            raise ExplainedError(self._last_line().removeprefix("zerokit: error: "))
+            raise self._explained_error()
         if code == WorkerExit.NEEDS_EVERY_RANK:
             raise NeedsEveryRankError("the script compares what ranks hold", where=self.job.script)
         if code in _HINTS_OF_FAILURES:
@@ -163,6 +164,14 @@ class Worker:
         self._fail(
             f"internal error: the rehearsal ended {ending}", "Please report this with the output above"
         )
+
+    def _explained_error(self) -> ZerokitError:
+        line = self._last_line().removeprefix("zerokit: error: ")
+        errors: list[tuple[str, str | None, str | None]] = []
+        with suppress(OSError, ValueError):
+            errors = json.loads(self.job.error_file.read_text(encoding="utf-8"))
+        each = [ExplainedError(message, where=where, hint=hint) for message, where, hint in errors]
+        return combine_errors(each) or ExplainedError(line or "the rehearsal ended, for the reason on stderr")
 
     def _fail(self, message: str, hint: str, kind: type[ZerokitError] = ZerokitError) -> NoReturn:
         rank = f" (rank {self.job.rank})" if self._output is Output.SHOWN_IF_IT_FAILS else ""
@@ -227,7 +236,7 @@ def run_workers(
         Recordings in the order of the jobs, and the files that the script would have changed.
 
     Raises:
-        ExplainedError, ZerokitError: as :meth:`Worker.result`, of the first rank that fails.
+        ZerokitError: as :meth:`Worker.result`, of the first rank that fails.
         LaunchError: as :func:`zerokit.rehearsal.native.build.built_files_library`.
     """
     of_others = Output.DROPPED if output is Output.DROPPED else Output.SHOWN_IF_IT_FAILS

@@ -70,8 +70,7 @@ def rehearse(options: RehearsalOptions) -> RehearsalReport:
 
     Raises:
         ZerokitError: an option is wrong, or the script failed (its traceback is printed), or ended without a
-            DeepSpeed engine or an optimizer step.
-        ExplainedError: the rehearsal lacks a stand-in; the reason is printed on stderr.
+            DeepSpeed engine or an optimizer step, or the rehearsal lacks a stand-in.
     """
     _check(options)
     cluster = Cluster(options.num_gpus, options.gpus_per_node, host_bytes=options.host_memory_bytes)

@@ -297,7 +297,7 @@ def _rehearse_change(
         prepare_exchange_of_change(job, changed, alone=alone)
     try:
         rehearsed = rehearse_roles(changed, output=Output.DROPPED, timeout=timeout, stop=stop, alone=alone)
-    except ExplainedError as error:
+    except ExplainedError as error:  # advice shows the message alone
         raise ZerokitError(str(error)) from None
     _, reports = _reports(rehearsed, changed)
     return _of_all_ranks(reports, rehearsed, cluster, job.script)[1]

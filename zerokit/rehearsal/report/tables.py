@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from zerokit.hardware.gpus import gpu_of_torch
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _MOST_ROWS = 20
 _MOST_CHANGES = 2
+_MOST_ERRORS = 3
 
 
 def print_report(report: RehearsalReport, *, details: bool = False) -> None:
@@ -45,20 +46,23 @@ def print_advice(report: RehearsalReport) -> None:
 
 
 def _summary(report: RehearsalReport) -> Iterator[Part]:
-    yield from _head(report)
+    errors = [str(found) for found in report.ds_config_findings if found.severity == "error"]
+    more = [f"{len(errors) - _MOST_ERRORS} more: --details"] if len(errors) > _MOST_ERRORS else []
+    yield from _head(report, [*errors[:_MOST_ERRORS], *more])
     rows = [*_memory_rows(report), *_time_rows(report.time), *_changes_rows(report)]
     yield table("Memory and time" if report.time else "Memory", (), rows[:_MOST_ROWS])
     notes = len(_further(report)) + len(report.made_up) + len(report.suppressed)
     counts = [quantity(notes, "note")] if notes else []
-    if report.ds_config_findings:
-        counts.append(quantity(len(report.ds_config_findings), "finding") + " on the ds_config")
-    more = f"{' and '.join(counts)}, and more tables" if counts else "More tables"
-    yield f"{more}: --details prints them"
+    if hidden := len(report.ds_config_findings) - min(len(errors), _MOST_ERRORS):
+        counts.append(quantity(hidden, "finding") + " on the ds_config")
+    tables = f"{' and '.join(counts)}, and more tables" if counts else "More tables"
+    yield f"{tables}: --details prints them"
 
 
-def _head(report: RehearsalReport) -> Iterator[Part]:
+def _head(report: RehearsalReport, errors: Sequence[str] = ()) -> Iterator[Part]:
     yield from map(stuck_line, report.stuck)
     yield verdict(report)
+    yield from errors
     yield from (f"Warning: {mistake}" for mistake in report.mistakes)
     yield heading(report)
     yield ""

@@ -35,6 +35,8 @@ from zerokit.rehearsal.watching.hub_files import NotFetched, Repository, request
 from zerokit.rehearsal.watching.suppressed_writes import not_written
 from zerokit.rehearsal.watching.zero_init import advice_on_zero_init
 
+_ENDS_A_RANK = "zerokit.distributed.exit_reports"
+"""The module by which zerokit's own commands end a rank, from a room that this one does not import."""
 _GAP = "zerokit cannot stand in for"
 """What native/dispatch.cpp reports of an operator."""
 _NO_NAME = re.compile(r"cannot import name '(\w+)'")
@@ -512,6 +514,13 @@ def is_deliberate(error: BaseException) -> bool:
     """Whether a `raise` of the script's own made it."""
     trace = _innermost(error)
     return trace is not None and is_of_script(trace.tb_frame.f_code.co_filename) and _raises(trace)
+
+
+def is_error_of_zerokit(error: BaseException) -> bool:
+    """Whether a command of zerokit has ended this process after a `ZerokitError`, which says all."""
+    ended = isinstance(error, SystemExit) and error.code == ZerokitError.exit_code
+    frames = traceback.walk_tb(error.__traceback__)
+    return ended and any(frame.f_globals.get("__name__") == _ENDS_A_RANK for frame, _ in frames)
 
 
 def _objects_of_line(error: BaseException) -> Iterator[Any]:

@@ -5,6 +5,7 @@ Its exit code is a :class:`WorkerExit`.
 
 from __future__ import annotations
 
+import json
 import os
 import runpy
 import sys
@@ -16,6 +17,7 @@ from typing import NoReturn
 
 from zerokit import console, patches
 from zerokit.errors import ZerokitError
+from zerokit.files import write_file
 from zerokit.rehearsal.call_sites import OWN
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.job import RehearsalJob, WorkerExit
@@ -25,7 +27,7 @@ from zerokit.rehearsal.ranks.roles import MOST_RANKS
 from zerokit.rehearsal.watching.steps import RehearsalComplete
 from zerokit.rehearsal.worker import launchers, stacks
 from zerokit.rehearsal.worker.doing import Doing
-from zerokit.rehearsal.worker.failures import hint_for, is_deliberate, limit_of
+from zerokit.rehearsal.worker.failures import hint_for, is_deliberate, is_error_of_zerokit, limit_of
 from zerokit.rehearsal.worker.virtual_rank import VirtualRank
 
 _leave = os._exit
@@ -65,8 +67,7 @@ def rehearse(job: RehearsalJob) -> WorkerExit:
             finally:
                 rank.close()
     except ZerokitError as error:
-        console.print_error(error)
-        return WorkerExit.EXPLAINED
+        return _explain(error, job)
 
 
 def run_in(rank: VirtualRank, job: RehearsalJob) -> WorkerExit:
@@ -84,8 +85,7 @@ def run_in(rank: VirtualRank, job: RehearsalJob) -> WorkerExit:
         if stop.code not in (None, 0):
             failure = stop
     except ZerokitError as error:
-        console.print_error(error)
-        return WorkerExit.EXPLAINED
+        return _explain(error, job)
     except BaseException as error:
         failure = error
     ending = FAILED if failure else STEPS_DONE if rank.steps.stopped else SCRIPT_ENDED
@@ -106,9 +106,16 @@ def run_in(rank: VirtualRank, job: RehearsalJob) -> WorkerExit:
     if failure is None:
         return WorkerExit.DONE
     if limit is not None:
-        console.print_error(limit)
-        return WorkerExit.EXPLAINED
+        return _explain(limit, job)
     return WorkerExit.FAILED_WITH_VALUES if _may_rest_on_values(failure, rank) else WorkerExit.SCRIPT_FAILED
+
+
+def _explain(error: ZerokitError, job: RehearsalJob) -> WorkerExit:
+    console.print_error(error)
+    with suppress(OSError, ZerokitError):  # a full disk: what is printed says all
+        errors = [(one.message, one.where, one.hint) for one in (error, *error.others)]
+        write_file(job.error_file, json.dumps(errors))
+    return WorkerExit.EXPLAINED
 
 
 def _may_rest_on_values(failure: BaseException, rank: VirtualRank) -> bool:
@@ -119,6 +126,8 @@ def _may_rest_on_values(failure: BaseException, rank: VirtualRank) -> bool:
 
 def _may_rest_on_others(failure: BaseException, rank: VirtualRank) -> bool:
     """Whether a script may have raised `failure` because of what a rank held that stands for others."""
+    if is_error_of_zerokit(failure):
+        return False
     kinds = (AssertionError, LookupError, ValueError, SystemExit)
     return rank.exchange.substituted > 0 and (isinstance(failure, kinds) or is_deliberate(failure))
 
