@@ -29,7 +29,7 @@ GENERATE = (
 @pytest.mark.parametrize(
     ("words", "begun", "killed", "code", "said"),
     [
-        (TRAIN, ("out/metrics.jsonl", '"loss"'), "launch", 75, "Resume with --training.resume_from"),
+        (TRAIN, ("out/metrics.jsonl", '"loss"'), "launch", 75, "Resume with --resume auto"),
         (GENERATE, ("out.jsonl.partial", "{"), "runner", 137, "was killed by SIGKILL before the run"),
     ],
     ids=["train, the process that started the ranks", "generate, the launcher's first process"],

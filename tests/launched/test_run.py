@@ -709,7 +709,7 @@ def test_a_model_that_finds_no_room_is_saved_in_a_second_place(here: OneRank) ->
 
     again = here.error_of(*steps(1), force=True, fault=partial(full_disk, "out/.saving"))
     assert again.startswith("1 out: the trained model cannot be saved: No space left on device ")
-    assert "out/checkpoint-1 is left: make room, and go on with --training.resume_from" in again
+    assert "out/checkpoint-1 is left: make room, and go on with --resume auto" in again
     taken = here.error_of(*steps(1), *second, force=True)
     assert taken.startswith("2 --training.rescue_dir: 'second' is the output folder, or has a model. Name")
 
