@@ -75,7 +75,8 @@ def waiting_ranks(text: str) -> list[Waiting]:
 
 def _rank(match: re.Match[str]) -> int:
     """The rank that printed a line."""
-    begin = max(match.string.rfind("\n", 0, match.start()) + 1, match.start() - 300)
+    earliest = max(match.start() - 300, 0)
+    begin = max(match.string.rfind("\n", earliest, match.start()) + 1, earliest)
     prefix = _RANK_PREFIX.search(match.string, begin, match.start())
     return int(prefix[1] if prefix else match["rank"])
 
