@@ -28,6 +28,14 @@ def hub_cache_folder() -> Path:
     return _expanded(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface" / "hub"
 
 
+def cached_repository(name: str, kind: str = "model") -> Path:
+    """The folder of a repository in that cache; `kind` is model, dataset or space.
+
+    Source: huggingface_hub's cache layout, ``models--owner--name/{refs,snapshots}``.
+    """
+    return hub_cache_folder() / f"{kind}s--{name.replace('/', '--')}"
+
+
 def _expanded(folder: str) -> Path:
     # Path.expanduser raises an error if there is no home.
     return Path(os.path.expandvars(os.path.expanduser(folder)))  # noqa: PTH111

@@ -46,18 +46,9 @@ QUESTIONS = Path(zerokit.__file__).parent / "data" / "demo" / "python-questions"
 
 
 def run(
-    rows: list[dict[str, Any]],
-    tokenizer: PreTrainedTokenizerBase,
-    format_: Format,
-    *,
-    columns: dict[str, str] | None = None,
-    seq_len: int = 256,
-    mixed: str | None = None,
-    **task: Any,
+    rows: list[dict[str, Any]], tokenizer: PreTrainedTokenizerBase, format_: Format, **task: Any
 ) -> list[dict[str, list[int]]]:
-    return encoded(
-        rows, tokenizer, format_, columns=columns, seq_len=seq_len, mixed=mixed, **task
-    ).dataset.to_list()
+    return encoded(rows, tokenizer, format_, **task).dataset.to_list()
 
 
 def encoded(

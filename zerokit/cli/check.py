@@ -298,6 +298,7 @@ class _Checker:
             return CheckedFile(printable(file), Report((), {}), error=error)
 
     def _checked(self, file: object, document: Document, named: Run | None) -> CheckedFile:
+        """As :meth:`_with_fixes`, with what a launch file starts."""
         from zerokit.config.launch_file import is_launch_file
 
         checked = self._with_fixes(file, document, named)
@@ -311,7 +312,7 @@ class _Checker:
         return replace(checked, other_type=starts)
 
     def _with_fixes(self, file: object, document: Document, named: Run | None) -> CheckedFile:
-        """Check a file, and fix it if it was given; text output also names what a launch file starts.
+        """Check a file, and fix it if it was given.
 
         Args:
             file: its path; not one for a ds_config that was found through a launch file.

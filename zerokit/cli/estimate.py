@@ -85,6 +85,7 @@ def _answer(question: Question, axes: Axes, options: EstimateOptions, *, as_json
             hint=f"Give one value for {' and '.join(axes.varied)}",
         )
     runs = Runs()
+    alone = None if axes.varied else next(axes.questions(question))
     estimates = sweep(question, axes, runs)
     answers: list[tuple[Estimate, Fit | None]] = []
     for one in estimates:
@@ -92,14 +93,14 @@ def _answer(question: Question, axes: Axes, options: EstimateOptions, *, as_json
         answers.append((one, None if size is None else verdict(one, size)))
     memory = axes.gpu[0].memory_bytes if len(axes.gpu) == 1 else None
     limits = None
-    if find and memory is not None:
-        limits = find_limits(next(axes.questions(question)), memory, runs)
+    if alone is not None and find and memory is not None:
+        limits = find_limits(alone, memory, runs)
     advice = []
-    if not axes.varied and (fit := answers[0][1]) is not None:
-        advice = advise(next(axes.questions(question)), answers[0][0], fit, runs)
+    if alone is not None and (fit := answers[0][1]) is not None:
+        advice = advise(alone, answers[0][0], fit, runs)
     plain = None
-    if not axes.varied and not options.explain:
-        plain = plain_torch(next(axes.questions(question)), answers[0][0], runs)
+    if alone is not None and not as_json and not options.explain:
+        plain = plain_torch(alone, answers[0][0], runs)
     data = sweep_data(answers) if axes.varied else as_data(*answers[0], limits, advice)
     if options.plot is not None:
         from zerokit.estimation.plot import write_plot

@@ -171,7 +171,7 @@ def start_ranks(
     *,
     again: str,
     save_within: float = 0.0,
-    restart: Callable[[str], Sequence[str] | None] = lambda crash: None,
+    restart: Callable[[str], Sequence[str] | None] | None = None,
 ) -> None:
     """Run DeepSpeed's launcher and exit; nothing without `num_gpus`, or under a launcher.
 
@@ -216,7 +216,7 @@ def start_ranks(
         return deepspeed_command(num_gpus, *module, *words, *more, port=master_port or 0)
 
     def following(crash: str) -> list[str] | None:
-        more = restart(crash)
+        more = None if restart is None else restart(crash)
         return None if more is None else launcher(*more)
 
     code = run_launcher(

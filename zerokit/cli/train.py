@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,9 @@ from zerokit.distributed.preemption import SAVE_WITHIN
 from zerokit.distributed.ranks import STUCK_AFTER
 from zerokit.documents import dotted
 from zerokit.errors import LaunchError, RecipeError, nearest
+
+if TYPE_CHECKING:
+    from zerokit.training.restarts import Restarts
 
 
 def train(
@@ -127,7 +130,7 @@ def train(
             from zerokit.training.resume import check_resume_value
 
             check_resume_value(parse_overrides(overrides[-1:])[-1][1], "--resume")
-    restart: Callable[[str], Sequence[str] | None] = lambda crash: None  # noqa: E731
+    restart: Restarts | None = None
     # Before the launcher, which prints much of its own. The ranks check together, in `main`.
     if num_gpus is not None and not is_rank():
         from zerokit.files import explain_file_errors

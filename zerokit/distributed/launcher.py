@@ -180,7 +180,7 @@ def run_launcher(
     *,
     again: str,
     save_within: float = 0.0,
-    restart: Callable[[str], Sequence[str] | None] = lambda crash: None,
+    restart: Callable[[str], Sequence[str] | None] | None = None,
 ) -> int:
     """Run a launcher and its ranks to their end, and pass signals on; arguments as of :class:`LaunchedRanks`.
 
@@ -189,8 +189,24 @@ def run_launcher(
     DeepSpeed's launcher would end at once by Ctrl-C or SIGTERM. In a session of its own it gets neither from
     a terminal, and ends after its ranks, which save first.
     """
-    launched = LaunchedRanks(command, num_ranks, environment, save_within=save_within)
+    following: Sequence[str] | None = command
+    while following is not None:
+        launched = LaunchedRanks(following, num_ranks, environment, save_within=save_within)
+        _pass_signals_to(launched)
+        try:
+            code, reason = launched.wait()
+        finally:
+            if launched.process.returncode is None:  # no Ctrl-C would reach it any more
+                launched.signal_process_group(signal.SIGTERM)
+        following = None if launched.crash is None or restart is None else restart(launched.crash)
+        if launched.is_asked_to_stop:
+            break
+    if reason is not None:
+        console.print_error(RunError(reason, hint=again))
+    return code
 
+
+def _pass_signals_to(launched: LaunchedRanks) -> None:
     def pause(number: int, frame: FrameType | None) -> None:
         launched.signal_process_group(signal.SIGSTOP)
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -201,19 +217,6 @@ def run_launcher(
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup has it
         signal.signal(signal.SIGHUP, launched.forward_signal)
     signal.signal(signal.SIGTSTP, pause)
-    try:
-        code, reason = launched.wait()
-    finally:
-        if launched.process.returncode is None:  # no Ctrl-C would reach it any more
-            launched.signal_process_group(signal.SIGTERM)
-    following = None if launched.crash is None else restart(launched.crash)
-    if following is not None and not launched.is_asked_to_stop:
-        return run_launcher(
-            following, num_ranks, environment, again=again, save_within=save_within, restart=restart
-        )
-    if reason is not None:
-        console.print_error(RunError(reason, hint=again))
-    return code
 
 
 def _become_subreaper() -> None:

@@ -12,6 +12,7 @@ from zerokit.errors import ZerokitError
 from zerokit.estimation.fit import Fit, verdict
 from zerokit.estimation.request import Question, Runs
 from zerokit.hardware.cluster import Cluster
+from zerokit.hardware.non_torch_memory import EXPANDABLE_SEGMENTS
 from zerokit.memory import Estimate, Lora, estimate
 from zerokit.memory.overheads import FRAGMENTATION
 from zerokit.memory.settings import settings_of
@@ -33,7 +34,6 @@ _WITHOUT_ACTIVATIONS = 0.8
 """Share of a card that a run may need to be called fitting where its activations are not counted."""
 _USABLE = 0.98
 """Share of a card that a run may need to be called fitting by avoiding fragmentation alone."""
-EXPANDABLE_SEGMENTS = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 
 _Apply = Callable[[Question], Question]
 
@@ -46,6 +46,10 @@ class Change:
     how: str
     """What to write where."""
     apply: _Apply
+    is_same_training: bool = True
+    """Whether the same parameters are trained on as many GPUs and as many tokens."""
+    seq_len: int | None = None
+    """The tokens to which it shortens sequences."""
 
 
 @dataclass(frozen=True)
@@ -58,14 +62,13 @@ class Advice:
 
     @property
     def is_same_training(self) -> bool:
-        """Whether the same parameters are trained on as many GPUs."""
-        return not any(one.how.startswith(("--lora-rank", "--num-gpus", "--seq-len")) for one in self.changes)
+        """Whether the same parameters are trained on as many GPUs and as many tokens."""
+        return all(one.is_same_training for one in self.changes)
 
     @property
     def seq_len(self) -> int | None:
         """The tokens to which it shortens sequences."""
-        words = (one.how.split() for one in self.changes if one.how.startswith("--seq-len"))
-        return next((int(tokens) for _, tokens in words), None)
+        return next((one.seq_len for one in self.changes if one.seq_len is not None), None)
 
     @property
     def line(self) -> str:
@@ -237,7 +240,8 @@ def _shorter(question: Question, answer: Estimate) -> Iterator[Change]:
         def apply(question: Question, tokens: int = tokens) -> Question:
             return replace(question, seq_len=tokens)
 
-        yield Change(f"sequences of {tokens:,} tokens", f"--seq-len {tokens}", apply)
+        how = f"--seq-len {tokens}"
+        yield Change(f"sequences of {tokens:,} tokens", how, apply, False, tokens)
         parts *= 2
 
 
@@ -316,7 +320,7 @@ def _more_gpus(question: Question) -> Iterator[Change]:
         def apply(question: Question, larger: Cluster = larger) -> Question:
             return replace(question, cluster=larger)
 
-        yield Change(f"{number:,} GPUs", f"--num-gpus {number}", apply)
+        yield Change(f"{number:,} GPUs", f"--num-gpus {number}", apply, False)
         times *= 2
 
 
@@ -332,12 +336,13 @@ def _adapters(question: Question, answer: Estimate) -> Iterator[Change]:
         return
     rank = f"--lora-rank {_LORA_RANK}"
     lora = Lora(_LORA_RANK)
-    yield Change("LoRA in place of all parameters", rank, lambda one: replace(one, lora=lora))
+    yield Change("LoRA in place of all parameters", rank, lambda one: replace(one, lora=lora), False)
     if answer.run.zero_stage < 3:
         yield Change(
             "LoRA on weights in 4 bits in place of all parameters",
             f"{rank} --load-in-4bit",
             lambda one: replace(one, lora=lora, load_in_4bit=True),
+            False,
         )
 
 

@@ -25,8 +25,6 @@ _TABLE: dict[str, dict[str, dict[str, Any]]] = json.loads(
     Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
 )
 
-PREEMPTED = 75
-"""A run of zerokit that was asked to stop."""
 _READ_LOG = "Read the log above"
 _MOST = 64
 """Signals of Linux."""

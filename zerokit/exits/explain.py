@@ -10,7 +10,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any
 
-from zerokit.errors import visible
+from zerokit.errors import PreemptedError, visible
 from zerokit.exits import flight_recorder, gloo, gpu_memory, nccl, tracebacks
 from zerokit.exits.causes import (
     ADVICE,
@@ -30,7 +30,7 @@ from zerokit.exits.causes import (
     Weight,
     with_advice,
 )
-from zerokit.exits.codes import PREEMPTED, meaning, parse_code, signal_of
+from zerokit.exits.codes import meaning, parse_code, signal_of
 from zerokit.exits.gpu_memory import Settings
 from zerokit.exits.killed_rank import killed_ranks
 from zerokit.exits.libraries import where_to_look
@@ -281,7 +281,7 @@ def _known_causes(log: Log) -> Iterator[_Event]:
                 if not code:  # it ended well
                     continue
                 message, fix, is_in_log = meaning(code)
-                is_end = code == PREEMPTED or _kills(code, log)
+                is_end = code == PreemptedError.exit_code or _kills(code, log)
                 weight = Weight.KILLED if is_end else Weight.LEFT if _is_own_code(code) else weight
             elif cause.name == NCCL_TIMEOUT:
                 message, fix = nccl.explain(nccl.waiting_ranks(log.text), world_size(log))
@@ -327,8 +327,7 @@ def _of_launcher(frames: list[str]) -> dict[str, Any]:
         }
     return {
         "message": "the launchers of the machines did not meet (in torch elastic's rendezvous): this one "
-        "had not started its "
-        "ranks",
+        "had not started its ranks",
         "fix": ADVICE["MEETING"],
     }
 
@@ -347,7 +346,7 @@ def _is_stop(event: _Event) -> bool:
 
 def _stop_order(event: _Event) -> int:
     """0 for what no one asked for; a run that knows that it was asked to stop says more than the signal."""
-    return 2 if _is_stop(event) else 1 if event.message == meaning(PREEMPTED).message else 0
+    return 2 if _is_stop(event) else 1 if event.message == meaning(PreemptedError.exit_code).message else 0
 
 
 def _is_own_code(code: int) -> bool:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from zerokit.hardware.non_torch_memory import EXPANDABLE_SEGMENTS
 from zerokit.units import format_bytes
 
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
@@ -56,9 +57,8 @@ def explain(line: str, frames: Sequence[str], settings: Settings | None) -> tupl
             return message, f"Another process holds about {_shown(others)} of it: see nvidia-smi, and end it"
     if idle is not None and asked is not None and idle >= asked:
         return message, (
-            f"{_shown(idle)} are reserved, but fragmented: set "
-            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; "
-            "then " + _changes(frames, settings)
+            f"{_shown(idle)} are reserved, but fragmented: set {EXPANDABLE_SEGMENTS}; then "
+            + _changes(frames, settings)
         )
     changes = _changes(frames, settings)
     return message, changes[0].upper() + changes[1:]

@@ -26,22 +26,9 @@ _CALL = re.compile(
 )
 _OF_PYTHON = frozenset(
     [
-        *(
-            "NoneType",
-            "bool",
-            "int",
-            "float",
-            "complex",
-            "str",
-            "bytes",
-            "list",
-            "tuple",
-            "dict",
-            "set",
-            "slice",
-        ),
-        *("frozenset", "function", "method", "module", "generator", "builtin_function_or_method", "type"),
-        *("object", "property", "coroutine", "ellipsis", "range"),
+        *("NoneType", "bool", "int", "float", "complex", "str", "bytes", "object", "property", "type"),
+        *("list", "tuple", "dict", "set", "frozenset", "slice", "range", "ellipsis", "module"),
+        *("function", "method", "builtin_function_or_method", "generator", "coroutine"),
     ]
 )
 """Classes of values that any caller may have given."""
@@ -97,14 +84,12 @@ def _because(raised: Raised, library: str) -> str | None:
             )
         return (
             f"{library} calls {call['name']}() in a way that it does not accept. If you wrote {name}(), "
-            "give it "
-            f"the arguments that {library} passes; else {unfit}"
+            f"give it the arguments that {library} passes; else {unfit}"
         )
     if kind in _STATES or (kind == "AssertionError" and text.startswith("assert")) or not text:
         return (
             f"{library} met a state that it does not expect: an input that it cannot use, versions that "
-            "do not "
-            f"fit, or a defect. Search the issues of {library} for this line"
+            f"do not fit, or a defect. Search the issues of {library} for this line"
         )
     return None
 
@@ -138,8 +123,7 @@ def _unfit(library: str, other: str, what: str) -> str:
         )
     return (
         f"{library} needs {what}, which the installed {other} does not have: their versions do not fit. "
-        "Update "
-        "the older of the two ('pip list', 'pip check')"
+        "Update the older of the two ('pip list', 'pip check')"
     )
 
 

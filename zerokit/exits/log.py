@@ -116,7 +116,7 @@ def read_log(path: str) -> Log:
 
 def _read(file: BinaryIO | _Unpacked, name: str) -> Log:
     head = _exactly(file, HEAD_BYTES)
-    if head.startswith((b"\x1f\x8b", b"PK\x03\x04", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ")):
+    if head.startswith((b"PK\x03\x04", b"\x28\xb5\x2f\xfd", *_UNPACK)):
         raise DocumentError("is compressed", where=name, hint="Unpack it: zcat LOG | zerokit explain-exit -")
     tail = bytearray()
     left_out, is_whole = 0, True

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from zerokit.units import GIB, MIB
 
+EXPANDABLE_SEGMENTS = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+"""The setting of torch's allocator that avoids most fragmentation."""
+
 CUDA_CONTEXT = (round(0.47 * GIB), round(0.92 * GIB))
 """Minimum and maximum, measured by card and driver (ml-engineering, training/performance)."""
 

@@ -91,7 +91,12 @@ def check_upgrade(document: Document, run: Run, upgrade: Upgrade, *, select: Sel
         )
     old = Subject.of(valid, replace(run, deepspeed_version=upgrade.old))
     new = Subject.of(valid, replace(run, deepspeed_version=upgrade.new))
-    found = (*_defects(old, new), *_keys(meant.data, upgrade), *_defaults(new, upgrade), *_meanings(old, new))
+    found = (
+        *_defects(old, new, upgrade),
+        *_keys(meant.data, upgrade),
+        *_defaults(new, upgrade),
+        *_meanings(old, upgrade),
+    )
     in_file = [as_in_file(replace(one, path=as_written(one.path, valid.written))) for one in found]
     return select(Report(findings_in_order(in_file, document), {}))
 
@@ -104,15 +109,8 @@ def _of_launch_file(document: Document, run: Run, upgrade: Upgrade) -> Report:
     return Report(findings_in_order(found, document), {})
 
 
-def _releases(old: Subject, new: Subject) -> tuple[Version, Version]:
-    before, after = old.run.deepspeed_version, new.run.deepspeed_version
-    assert before is not None
-    assert after is not None
-    return before, after
-
-
-def _defects(old: Subject, new: Subject) -> Iterator[Finding]:
-    before, after = _releases(old, new)
+def _defects(old: Subject, new: Subject, upgrade: Upgrade) -> Iterator[Finding]:
+    before, after = upgrade.old, upgrade.new
     for defect in KNOWN_DEFECTS.values():
         was = defect.met_at(old) if defect.affects(before) else None
         is_now = defect.met_at(new) if defect.affects(after) else None
@@ -172,10 +170,9 @@ def _defaults(new: Subject, upgrade: Upgrade) -> Iterator[Finding]:
         yield Finding(place, message, hint, severity="warning", rule="default-changes")
 
 
-def _meanings(old: Subject, new: Subject) -> Iterator[Finding]:
-    before, after = _releases(old, new)
+def _meanings(old: Subject, upgrade: Upgrade) -> Iterator[Finding]:
     for change in CHANGES.values():
-        if before < change.since <= after and change.when.holds(old):
+        if upgrade.old < change.since <= upgrade.new and change.when.holds(old):
             was = change.before[0].lower() + change.before[1:]
             message = f"changed in DeepSpeed {change.since}: before, {was}"
             yield Finding(split_dotted(change.at), message, None, severity="info", rule="meaning-changes")

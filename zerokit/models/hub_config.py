@@ -12,7 +12,7 @@ from pathlib import Path
 
 from zerokit.documents import MAX_TABLE_BYTES, read_bytes, read_document
 from zerokit.errors import DocumentError, ModelError
-from zerokit.hub import describe_failure, hub_cache_folder
+from zerokit.hub import cached_repository, describe_failure
 
 _RESOLVE_SECONDS = 2.0
 """Timeout in seconds for the Hub's address: without a network, some resolvers never answer."""
@@ -23,11 +23,8 @@ _WEIGHTS = re.compile(r"(?P<kind>model|pytorch_model)(-\d+-of-(?P<parts>\d+))?\.
 
 
 def cached_config(name: str, revision: str | None = None) -> Path | None:
-    """The config.json in huggingface_hub's cache, or None; huggingface_hub is not imported.
-
-    Source: huggingface_hub's cache layout, `models--owner--name/{refs,snapshots}`.
-    """
-    folder = hub_cache_folder() / f"models--{name.replace('/', '--')}"
+    """The config.json in huggingface_hub's cache, or None; huggingface_hub is not imported."""
+    folder = cached_repository(name)
     wanted = revision or "main"
     reference = folder / "refs" / wanted
     try:

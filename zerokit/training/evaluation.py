@@ -175,11 +175,10 @@ def _load(context: RunContext, adapter: Path | None) -> Any:
     """The model on this rank's device, with its adapter."""
     import torch
 
-    from zerokit.training.model import build_model
+    from zerokit.training.model import build_model, weights_dtype
 
     recipe, task = context.loaded.recipe, context.task
-    by_precision = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-    dtype = getattr(torch, recipe.model.dtype or by_precision[context.precision])
+    dtype = weights_dtype(recipe.model, context.precision)
     model: Any = build_model(context.model, recipe.model, dtype, task.model)
     new_modules = getattr(model, "new_modules", ())
     if adapter is None and new_modules:

@@ -185,6 +185,14 @@ def generation_config(
         ) from error
 
 
+def weights_dtype(section: ModelSection, precision: str) -> torch.dtype:
+    """The type of the weights when they are loaded: that of the recipe, else that of the precision."""
+    import torch
+
+    by_precision = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+    return getattr(torch, section.dtype) if section.dtype else by_precision[precision]
+
+
 def build_model(
     prepared: PreparedModel,
     section: ModelSection,

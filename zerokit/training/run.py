@@ -23,7 +23,7 @@ from zerokit.reporting.curves import draw_losses
 from zerokit.training.announce import announce, count_parameters
 from zerokit.training.chunked_loss import chunk_the_loss, wants_chunked_loss
 from zerokit.training.engine import read_parameters_once, reset_module_order
-from zerokit.training.model import build_model, set_leaf_modules, switch_dropout_off
+from zerokit.training.model import build_model, set_leaf_modules, switch_dropout_off, weights_dtype
 from zerokit.training.optimizers import host_optimizer
 from zerokit.training.peft.adapter import add_adapter
 from zerokit.training.peft.compatibility import loading_options
@@ -173,8 +173,7 @@ def _build_model(context: RunContext, note: Callable[[str], None] | None) -> Pre
     recipe = context.loaded.recipe
     if recipe.matmul_precision is not None:
         torch.set_float32_matmul_precision(recipe.matmul_precision)
-    by_precision = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-    dtype = getattr(torch, recipe.model.dtype or by_precision[context.precision])
+    dtype = weights_dtype(recipe.model, context.precision)
     options = loading_options(context.loaded, context.adapter, context.precision)
     model = build_model(context.model, recipe.model, dtype, context.task.model, **options)
     if context.generation is not None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from zerokit.console import note, progress
 from zerokit.errors import ZerokitError
 from zerokit.rehearsal.job import Overrides, RehearsalJob
-from zerokit.rehearsal.report.judgements import IN_FP32
+from zerokit.rehearsal.report.judgements import IN_FP32, USE_BF16
 from zerokit.rehearsal.report.report import Advice, NotRehearsed, RehearsalReport
 from zerokit.rehearsal.watching.overrides import merged
 from zerokit.reporting.verdicts import NEGATIVE
@@ -195,8 +195,7 @@ def faster(report: RehearsalReport) -> Iterator[Candidate]:
 def precision(report: RehearsalReport) -> Iterator[Candidate]:
     """Training in bf16, if DeepSpeed trains in fp32 and nothing asks for that."""
     if report.run.ds_config is not None and any(one.startswith(IN_FP32) for one in report.mistakes):
-        how = '"bf16": {"enabled": true}, with the Trainer bf16=True'
-        yield Candidate("bf16", how, {"bf16.enabled": True})
+        yield Candidate("bf16", USE_BF16, {"bf16.enabled": True})
 
 
 def candidates(report: RehearsalReport) -> Iterator[Candidate]:

@@ -107,8 +107,7 @@ def rehearse_and_report(
     report = report.model_copy(update={**update, "warnings": [*report.warnings, *untimed]})
     if (fragmented := fragmentation_line(fullest.device, report.fit)) is not None:
         line, decides = fragmented
-        mistakes = [*report.mistakes, *([line] if decides else ())]
-        report = report.model_copy(update={"warnings": [line, *report.warnings], "mistakes": mistakes})
+        report = report.with_warning(line, is_mistake=decides)
     report = _with_other_networks(report, recordings, rehearsed.roles, job)
     in_full = advise or (advise is None and report.fit.verdict in NEGATIVE)
     cheap = list(precision(fullest)) if advise is None and report.elapsed_seconds < _CHEAP_SECONDS else []
@@ -230,13 +229,8 @@ def _with_other_networks(
     line = network_line(time, costs, by_network)
     if line is None:
         return report
-    return report.model_copy(
-        update={
-            "time": time.model_copy(update={"by_network": by_network}),
-            "mistakes": [*report.mistakes, line],
-            "warnings": [line, *report.warnings],
-        }
-    )
+    timed = report.model_copy(update={"time": time.model_copy(update={"by_network": by_network})})
+    return timed.with_warning(line)
 
 
 def _of_all_ranks(

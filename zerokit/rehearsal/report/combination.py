@@ -157,11 +157,7 @@ def on_nodes(report: RehearsalReport, cluster: Cluster) -> RehearsalReport:
     fit = report.fit.model_copy(update={"host": host, "verdict": worst(report.fit.verdict, host.verdict)})
     judged = report.model_copy(update={"fit": fit})
     line = whole_model_line(judged)
-    if line is None:
-        return judged
-    return judged.model_copy(
-        update={"mistakes": [*judged.mistakes, line], "warnings": [line, *judged.warnings]}
-    )
+    return judged if line is None else judged.with_warning(line)
 
 
 def _joined(of_ranks: Iterable[list[T]]) -> list[T]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from zerokit.hardware.costs.card_costs import CardCosts
+from zerokit.hardware.non_torch_memory import EXPANDABLE_SEGMENTS
 from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.recording import RankFacts
 from zerokit.rehearsal.report.report import DeviceMemory, Fit, RehearsalReport, TimeReport
@@ -12,6 +13,7 @@ from zerokit.reporting.verdicts import NEGATIVE, judge
 from zerokit.units import GIB, format_bytes, format_seconds, format_span
 
 IN_FP32 = "trains in fp32"
+USE_BF16 = '"bf16": {"enabled": true}, with the Trainer bf16=True'
 _MOSTLY = 0.5
 """Share of the operations of backward passes in fp32 from which on a run trains in fp32; and of a node's
 memory in whole models."""
@@ -37,8 +39,7 @@ def precision_line(facts: RankFacts) -> str:
     if facts.ds_config is None:
         why, how = "neither autocast nor 16-bit weights are used", "torch.autocast or mixed_precision: bf16"
     else:
-        why = 'neither bf16 nor fp16 is set, so "auto" is off'
-        how = '"bf16": {"enabled": true}, with the Trainer bf16=True'
+        why, how = 'neither bf16 nor fp16 is set, so "auto" is off', USE_BF16
     return f"{IN_FP32}: {why}. Use {how}: it is faster, with half the activations"
 
 
@@ -57,7 +58,7 @@ def fragmentation_line(device: DeviceMemory, fit: Fit) -> tuple[str, bool] | Non
     unused = format_bytes(ordinary.fragmentation_bytes)
     line = (
         f"torch's allocator reserves {unused} that the run does not use at its peak. Set "
-        f"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: the GPU then needs "
+        f"{EXPANDABLE_SEGMENTS}: the GPU then needs "
         f"{format_span(fit.low_bytes, high)}"
     )
     return line, is_better
@@ -81,9 +82,9 @@ def whole_model_line(report: RehearsalReport) -> str | None:
     )
 
 
-def network_decides(time: TimeReport | None, costs: CardCosts | None) -> bool:
+def network_decides(time: TimeReport, costs: CardCosts) -> bool:
     """Whether a network that is not known may make most of a step's communication."""
-    if time is None or costs is None or costs.cluster.num_nodes == 1 or not costs.is_network_assumed:
+    if costs.cluster.num_nodes == 1 or not costs.is_network_assumed:
         return False
     return time.breakdown.communication >= _LARGE_PART * time.step_seconds
 

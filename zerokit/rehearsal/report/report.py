@@ -501,6 +501,11 @@ class RehearsalReport(Part):
 
     __str__ = __repr__
 
+    def with_warning(self, line: str, *, is_mistake: bool = True) -> RehearsalReport:
+        """The same with a warning before the others; a mistake is printed below the verdict."""
+        mistakes = [*self.mistakes, line] if is_mistake else self.mistakes
+        return self.model_copy(update={"warnings": [line, *self.warnings], "mistakes": mistakes})
+
     def to_dict(self) -> dict[str, Any]:
         """What ``zerokit rehearse --format json`` prints."""
         return self.model_dump(mode="json")

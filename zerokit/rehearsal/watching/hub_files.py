@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from zerokit.code_origin import is_in_library
-from zerokit.hub import hub_cache_folder
+from zerokit.hub import cached_repository
 from zerokit.patches import Patch, wrap
 from zerokit.rehearsal.context import rank_context
 from zerokit.rehearsal.watching.watcher import Watcher
@@ -55,8 +55,9 @@ class NotFetched:
     def add(self, repository: Repository, file: str | None, folder: str | None) -> None:
         """Keep that `file` was requested, and is not in the `folder` of the cache."""
         self.files.setdefault(repository, []).extend([file] if file else [])
-        name = f"{repository.type}s--{repository.name.replace('/', '--')}"
-        self._folders[repository] = Path(folder) if folder else hub_cache_folder() / name
+        self._folders[repository] = (
+            Path(folder) if folder else cached_repository(repository.name, repository.type)
+        )
 
     def find(self, error: BaseException) -> tuple[Repository, list[str]] | None:
         """The repository whose missing files may be the reason of `error`, which a library raised."""

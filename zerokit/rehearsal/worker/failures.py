@@ -267,9 +267,7 @@ def _not_fetched(error: BaseException) -> tuple[str, str] | None:
     asked = f"{which}{repository.name}, which" if repository else "what"
     command = repository.download if repository else "hf download"
     how = f"Fetch it here first ({command})"
-    if any(
-        is_in(frame.f_code.co_filename, "datasets/") for frame, _ in traceback.walk_tb(error.__traceback__)
-    ):
+    if any(is_in(frame.f_code.co_filename, "datasets/") for frame in frames):
         how = "Load it here once with a network (datasets.load_dataset), which keeps it in the cache"
     return (
         f"the script asks the Hub for {asked} this machine has not fetched, and cannot ask the network "
