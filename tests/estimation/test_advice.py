@@ -120,7 +120,7 @@ def test_a_host_of_unknown_size_comes_last_and_more_gpus_need_none() -> None:
 
 
 def test_sequences_that_no_change_makes_fit_are_shortened() -> None:
-    """Ascend/pytorch#101: 256K tokens, of which sequence parallelism would leave a part on each GPU."""
+    """Ascend/pytorch#101: 256K tokens: sequence parallelism would divide them among GPUs."""
     asked = question(
         model=shape("qwen3-4b"),
         cluster=Cluster(8, gpu=find_gpu("A100-80GB"), host_bytes=2000 * GIB),

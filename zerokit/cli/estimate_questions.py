@@ -56,7 +56,7 @@ class AskingCommand(Command):
         return super().parse_args(ctx, words)
 
     def _refuse_repeated_cards(self, words: list[str]) -> None:
-        """Refuse ``--gpu a --gpu b``, of which click keeps the last. A size may be overridden so."""
+        """Refuse ``--gpu a --gpu b``: click would keep the last one. Sizes may be given twice."""
         cards = []
         for word, following in zip(words, [*words[1:], ""], strict=False):
             if word == "--gpu" or word.startswith("--gpu="):

@@ -72,7 +72,7 @@ _WAIT_ABORT = re.compile(
 """Messages of C++ code that aborts a rank because it waited for another one, or lost it."""
 _HOST_MEMORY = "host-memory"
 _BY_FRAMES = (OUT_OF_MEMORY, GPU_TAKEN, EMPTY_TENSOR, ZERO_INIT, LOST_RANK)
-"""Causes of which the traceback tells more."""
+"""Causes whose details are in the traceback."""
 _ELASTIC = "torch/distributed/elastic/"
 _LOADED_IN_ZERO_INIT: dict[str, Any] = {
     "message": "from_pretrained() was called inside deepspeed.zero.Init(): it sees weights that are "

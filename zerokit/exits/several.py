@@ -110,12 +110,12 @@ class _Collectives:
 
     def explain(self, answer: Explanation) -> Explanation:
         """An answer about a collective in one log, by all logs."""
-        told = None
+        found: tuple[str, str] | None = None
         if answer.cause == NCCL_TIMEOUT:
-            told = nccl.explain([self.nccl[rank] for rank in sorted(self.nccl)], self.world_size)
+            found = nccl.explain([self.nccl[rank] for rank in sorted(self.nccl)], self.world_size)
         elif answer.cause == GLOO_TIMEOUT:
-            told = gloo.explain([self.gloo[rank] for rank in sorted(self.gloo)], self.world_size)
-        return replace(answer, message=told[0], fix=told[1]) if told else answer
+            found = gloo.explain([self.gloo[rank] for rank in sorted(self.gloo)], self.world_size)
+        return replace(answer, message=found[0], fix=found[1]) if found else answer
 
 
 def _others(first: Explanation, others: list[Explanation]) -> Iterator[str]:
