@@ -16,7 +16,7 @@ PYTEST := $(BIN)/python -m pytest
 # Hundreds of processes of the tests import zerokit: it is compiled once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart check test lint bench docs clean
+.PHONY: quickstart check test browser lint bench docs clean
 
 quickstart: $(VENV)/.installed
 	@$(BIN)/zerokit quickstart
@@ -25,15 +25,26 @@ quickstart: $(VENV)/.installed
 check: $(VENV)/.installed-test
 	$(BIN)/ruff check zerokit launch tests tools
 	$(BIN)/ruff format --check zerokit launch tests tools
-	$(BIN)/mypy --ignore-missing-imports --no-warn-unused-ignores --allow-subclassing-any --allow-untyped-decorators --no-warn-return-any
-	$(PYTEST) -q -m "not torch and not rehearsal and not distributed and not gpu and not slow" --hypothesis-profile=quick -n 2
+	@# Types beside the tests: mypy keeps one core busy for half a minute.
+	$(BIN)/mypy --ignore-missing-imports --no-warn-unused-ignores --allow-subclassing-any --allow-untyped-decorators --no-warn-return-any & types=$$!; \
+	$(PYTEST) -q -m "not torch and not rehearsal and not distributed and not gpu and not slow" --hypothesis-profile=quick -n 2 --dist worksteal; \
+	tests=$$?; wait $$types && exit $$tests
 
-test: $(VENV)/.installed-dev
-	@# By files: what a file's tests share, such as a process with DeepSpeed in it, is made once.
-	$(PYTEST) -m "not distributed" -n 2 --dist loadfile
+test: $(VENV)/.installed-dev browser
+	@# Half of the files each, in order: what a file's tests share, such as a process with DeepSpeed in it, is
+	@# made once. Who is done first takes half of what the other has left.
+	$(PYTEST) -m "not distributed" -n 2 --dist worksteal
 	@# A test of two ranks is two processes already, but they wait for each other, and for launchers.
 	@# Files of few tests come first, which are long ones.
 	$(PYTEST) -m distributed -n 2 --dist loadfile --no-loadscope-reorder
+
+# Pages are tested in Chromium. Without it these tests are skipped, except in CI, where they fail.
+browser:
+	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit 0; done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "Installing chromium, in which pages are tested"; \
+		(apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium) >/dev/null 2>&1 || true; \
+	fi
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check zerokit launch tests tools
@@ -55,7 +66,7 @@ $(BIN)/python:
 
 $(VENV)/.installed-test: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing zerokit, and what checks and the tests without torch need"
-	@$(PIP) --editable '.[checkpoint,plot,test]'
+	@$(PIP) --editable '.[checkpoint,test]'
 	@touch $@
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python

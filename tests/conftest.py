@@ -36,8 +36,8 @@ FOLDERS = {
 }
 """Markers of all tests in a folder. Elsewhere a file has a ``pytestmark``, or a test its own marker."""
 
-FEW = 3
-"""Tests of a file, which then take up to a minute and a half each."""
+FEW = 12
+"""Tests of a file of two ranks, which then start launchers, and take up to a minute each."""
 
 _HERE = Path(__file__).parent
 _FILE_NEEDS_TORCH = re.compile(r"^pytestmark = (\[[^\]]*|.*)\bmark\.torch\b", re.MULTILINE)

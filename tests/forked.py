@@ -15,6 +15,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -56,9 +57,7 @@ def run(
     Raises:
         tests.processes.HangsError: they hung and were ended.
     """
-    _FORKS.set_forkserver_preload(_IMPORTED)
-    with mock.patch.dict(os.environ, env):
-        forkserver.ensure_running()
+    _ensure_running(env)
     with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
         streams = [f"/proc/{os.getpid()}/fd/{stream.fileno()}" for stream in (stdout, stderr)]
         processes = []
@@ -93,14 +92,33 @@ def run(
         return subprocess.CompletedProcess(list(words), code, *texts)
 
 
+def one_process(env: Mapping[str, str]) -> ProcessPoolExecutor:
+    """A process with the given environment that makes one call after the other."""
+    _ensure_running(env)
+    return ProcessPoolExecutor(1, mp_context=_FORKS, initializer=_set_environment, initargs=(dict(env),))
+
+
+def _ensure_running(env: Mapping[str, str]) -> None:
+    _FORKS.set_forkserver_preload(_IMPORTED)
+    with mock.patch.dict(os.environ, env):
+        forkserver.ensure_running()
+
+
+def _set_environment(env: Mapping[str, str]) -> None:
+    # The processes of data loaders are forked, as those of a rank that a launcher starts: this one's own way
+    # would have each import torch.
+    multiprocessing.set_start_method(None, force=True)
+    os.environ.clear()
+    os.environ.update(env)
+
+
 def _rank(words: list[str], cwd: str, env: dict[str, str], streams: list[str]) -> NoReturn:
     """Run the script in this process, and leave it as Python leaves a script's."""
     for number, file in enumerate(streams, start=1):
         stream = os.open(file, os.O_WRONLY | os.O_APPEND)
         os.dup2(stream, number)
         os.close(stream)
-    os.environ.clear()
-    os.environ.update(env)
+    _set_environment(env)
     os.chdir(cwd)
     sys.argv = words
     sys.path[0] = str(Path(words[0]).absolute().parent)

@@ -68,6 +68,4 @@ if __name__ == "__main__":
         bounds = f" (since {patch.since})" * bool(patch.since) + f" (until {patch.until})" * bool(patch.until)
         print(f"{patch.use} {patch.owner}.{patch.name}{bounds}: to {patch.purpose}")
     unfit = [str(patch) for patch in found if not fits(patch)]
-    print(
-        json.dumps({"declared": len(found), "unfit": unfit, "undeclared_overrides": undeclared_overrides()})
-    )
+    print(json.dumps({"declared": len(found), "unfit": unfit, "undeclared_overrides": undeclared_overrides()}))

@@ -154,9 +154,7 @@ class Place:
         for path in marks:
             path.unlink()
             path.touch()
-        named = (
-            set() if marks else {one for path in self._planted for one in self._up(path) if one.name in error}
-        )
+        named = set() if marks else {one for path in self._planted for one in self._up(path) if one.name in error}
         for path in named:
             if _is_folder(path):
                 shutil.rmtree(path)

@@ -137,10 +137,7 @@ def test_an_argument_of_another_type_is_named_in_one_line(message: str) -> None:
             "estimate() got an unexpected keyword argument 'host_memory'. Did you mean 'host_memory_bytes'?",
         ),
         (lambda: estimate(lora_rank=8), "Did you mean 'lora'?"),
-        (
-            lambda: zerokit.check({}, num_gpu=8),
-            "check() got an unexpected keyword argument 'num_gpu'. Did you",
-        ),
+        (lambda: zerokit.check({}, num_gpu=8), "check() got an unexpected keyword argument 'num_gpu'. Did you"),
         (lambda: zerokit.DSConfig().resolve(num_gpu=8), "Did you mean 'num_gpus'?"),
         (lambda: zerokit.DSConfig().check(xyz=8), "check() got an unexpected keyword argument 'xyz'"),
         (lambda: zerokit.estimate("gpt2"), "estimate() missing a required"),
@@ -204,9 +201,7 @@ def test_check_reads_files_dicts_and_configs(tmp_path: Path) -> None:
     file = tmp_path / "ds.json"
     file.write_text(text)
     config = zerokit.DSConfig.load(file)
-    found = [
-        zerokit.check(source, target="deepspeed") for source in (file, str(file), config, config.to_dict())
-    ]
+    found = [zerokit.check(source, target="deepspeed") for source in (file, str(file), config, config.to_dict())]
     found.append(config.check(target="deepspeed"))
     rules = [{finding.rule for finding in report.findings} for report in found]
     assert "offload-param-stage" in rules[0]
@@ -248,9 +243,7 @@ def test_the_table_of_options_and_arguments_names_arguments() -> None:
     page = (REPOSITORY / "docs/how-to/python.md").read_text(encoding="utf-8")
     named = re.findall(r"^\| `--[^`]*` \| `(\w+)=.*` \|$", page, re.MULTILINE)
     known = {
-        name
-        for function in (zerokit.estimate, zerokit.rehearse)
-        for name in inspect.signature(function).parameters
+        name for function in (zerokit.estimate, zerokit.rehearse) for name in inspect.signature(function).parameters
     }
     assert named
     assert set(named) <= known

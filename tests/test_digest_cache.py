@@ -137,9 +137,7 @@ def test_without_a_cache_folder_nothing_is_remembered(file: Path, tmp_path: Path
     assert [digest(file), digest(file)] == [("old", True), ("old", True)]
 
 
-def test_the_oldest_digests_are_forgotten(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_oldest_digests_are_forgotten(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MAX_ENTRIES", 3)
     for kind in "abcd":
         digest(file, kind=kind)

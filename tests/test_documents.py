@@ -36,15 +36,12 @@ SCALARS = (
     | st.text(st.characters(exclude_categories=["Cs"]))
 )
 VALUES = st.recursive(
-    SCALARS,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4)
 )
 
 
 @given(VALUES, st.sampled_from([None, 0, 2]), st.booleans())
-def test_json_is_read_as_the_standard_library_reads_it(
-    value: Any, indent: int | None, ascii_only: bool
-) -> None:
+def test_json_is_read_as_the_standard_library_reads_it(value: Any, indent: int | None, ascii_only: bool) -> None:
     text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
     read = parse_json(text).data
     assert read == json.loads(text)
@@ -172,12 +169,7 @@ MISTAKES = [
     ("  \n", "2:1", "is empty", "{ ... }"),
     ("<!DOCTYPE html>\n<html>", "1:1", "a web page", "raw file"),
     ("version https://git-lfs.github.com/spec/v1\noid sha256:0", "1:1", "Git LFS", "git lfs pull"),
-    (
-        '{\n<<<<<<< HEAD\n"a": 1\n=======\n"a": 2\n>>>>>>> x\n}',
-        "2:1",
-        "an unresolved merge conflict",
-        "two sides",
-    ),
+    ('{\n<<<<<<< HEAD\n"a": 1\n=======\n"a": 2\n>>>>>>> x\n}', "2:1", "an unresolved merge conflict", "two sides"),
 ]
 
 
@@ -221,23 +213,7 @@ def test_a_lenient_reader_reads_what_deepspeed_reads(text: str, data: Any, kinds
 PIECES = st.sampled_from(
     [
         *"{}[],:\"'\n #",
-        *(
-            "//",
-            "/*",
-            "*/",
-            "true",
-            "null",
-            "True",
-            "1",
-            "-2.5",
-            "5e8",
-            "0x1",
-            "a",
-            '"b"',
-            "'c'",
-            "\\",
-            "e f",
-        ),
+        *("//", "/*", "*/", "true", "null", "True", "1", "-2.5", "5e8", "0x1", "a", '"b"', "'c'", "\\", "e f"),
         *('"k": ', "k: ", "{", "}", '{"a": ', ",\n"),
     ]
 )
@@ -267,9 +243,7 @@ def test_plain_json_is_read_alike_by_both_readers(value: Any, indent: int | None
 
 
 @pytest.mark.parametrize("lenient", [False, True])
-@pytest.mark.parametrize(
-    "text", ["[" * 10_000_000, '{"a":' * 2_000_000, "[[],[" * 1_000_000, "{" * 1_000_000]
-)
+@pytest.mark.parametrize("text", ["[" * 10_000_000, '{"a":' * 2_000_000, "[[],[" * 1_000_000, "{" * 1_000_000])
 def test_millions_of_brackets_are_little_work(text: str, lenient: bool) -> None:
     errors = []
 
@@ -384,11 +358,7 @@ def test_a_value_that_is_not_of_its_tag_is_refused(tag: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "ending"),
-    [
-        ("#\n" * 2_000_000 + "{}", "jsonc"),
-        ("/**/" * 1_000_000 + "{}", "json"),
-        ("a: >\n" + "  x\n" * 900_000, "yaml"),
-    ],
+    [("#\n" * 2_000_000 + "{}", "jsonc"), ("/**/" * 1_000_000 + "{}", "json"), ("a: >\n" + "  x\n" * 900_000, "yaml")],
     ids=["lines", "comments", "yaml"],
 )
 def test_a_file_with_little_but_text_takes_no_longer(text: str, ending: str, tmp_path: Path) -> None:
@@ -397,9 +367,7 @@ def test_a_file_with_little_but_text_takes_no_longer(text: str, ending: str, tmp
     assert any(reason in refusal.message for reason in ("in more than 52,428 places", "is larger than 1 MiB"))
 
 
-def test_a_pipe_is_read_but_not_waited_for_without_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pipe_is_read_but_not_waited_for_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "_PIPE_PATIENCE", 0.0)
     pipe = tmp_path / "a.json"
     os.mkfifo(pipe)
@@ -440,10 +408,7 @@ def test_scalars() -> None:
     ("text", "message"),
     [
         ("a: &a {x: *a}\n", "an alias that refers to itself"),
-        (
-            "a0: &a0 [1, 2]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 31)),
-            "too large",
-        ),
+        ("a0: &a0 [1, 2]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 31)), "too large"),
     ],
 )
 def test_aliases_that_would_never_end_are_one_line(text: str, message: str) -> None:

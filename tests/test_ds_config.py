@@ -75,8 +75,7 @@ def test_a_file_that_is_not_valid_says_where(tmp_path: Path) -> None:
 def test_check_is_lint_with_the_lines_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "ds.json"
     file.write_text(
-        '{\n  "train_batch_size": 10,\n  "zero_optimization": {"stage": 2,\n'
-        '    "offload_param": {"device": "cpu"}}\n}'
+        '{\n  "train_batch_size": 10,\n  "zero_optimization": {"stage": 2,\n    "offload_param": {"device": "cpu"}}\n}'
     )
     report = DSConfig.load(file).check(target="deepspeed", num_gpus=4)
     assert not report.ok
@@ -105,9 +104,7 @@ def test_check_reads_a_launch_file(tmp_path: Path) -> None:
         ({"target": "hf"}, "target: there is no target 'hf'. .* trainer, accelerate, deepspeed"),
     ],
 )
-def test_resolve_takes_no_target_and_no_argument_that_there_is_not(
-    given: dict[str, Any], message: str
-) -> None:
+def test_resolve_takes_no_target_and_no_argument_that_there_is_not(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         DSConfig(train_micro_batch_size_per_gpu=1).resolve(num_gpus=4, **given)
 

@@ -32,15 +32,7 @@ def test_what_is_written_is_read(options: list[tuple[str, str | None, bool]]) ->
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [
-        ("1e-5", 1e-5),
-        ("true", True),
-        ("null", None),
-        ("", None),
-        ("[1, a]", [1, "a"]),
-        ("'1'", "1"),
-        ("x=y", "x=y"),
-    ],
+    [("1e-5", 1e-5), ("true", True), ("null", None), ("", None), ("[1, a]", [1, "a"]), ("'1'", "1"), ("x=y", "x=y")],
 )
 def test_values_are_yaml(text: str, value: Any) -> None:
     assert PassthroughOption("--x", text).value() == value

@@ -87,9 +87,7 @@ def replacements(tree: ast.AST) -> list[str]:
             # Nothing else has a use for it.
             found += [ast.unparse(node)] if node.func.id in ("setattr", "delattr") else []
         found += [
-            ast.unparse(target)
-            for target in targets
-            if isinstance(target, ast.Attribute) and _root(target) in foreign
+            ast.unparse(target) for target in targets if isinstance(target, ast.Attribute) and _root(target) in foreign
         ]
     return found
 
@@ -154,9 +152,7 @@ def _engine(package: str) -> Any:
 
 
 @pytest.mark.parametrize("imported_before", [False, True])
-def test_a_name_is_replaced_before_or_after_its_module_is_imported(
-    package: str, *, imported_before: bool
-) -> None:
+def test_a_name_is_replaced_before_or_after_its_module_is_imported(package: str, *, imported_before: bool) -> None:
     if imported_before:
         _engine(package)
     patches.wrap(Patch(ENGINE, "step", "double"), lambda step, engine, size: 2 * step(engine, size))

@@ -9,17 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from zerokit.documents import (
-    ABSENT,
-    KeyPath,
-    dotted,
-    has_value,
-    leaves,
-    split_dotted,
-    value_at,
-    with_value,
-    without,
-)
+from zerokit.documents import ABSENT, KeyPath, dotted, has_value, leaves, split_dotted, value_at, with_value, without
 
 NAMES = st.sampled_from(["a", "b", "c"])
 DATA = st.recursive(

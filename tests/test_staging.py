@@ -47,8 +47,7 @@ def test_an_empty_folder_becomes_a_staging_folder_and_one_with_files_does_not(tm
     (tmp_path / "theirs/file").touch()
     for attempt in (check_staging, make_staging):
         with pytest.raises(
-            ZerokitError,
-            match=r"theirs: does not have the mark .* An earlier version may have left it: remove it",
+            ZerokitError, match=r"theirs: does not have the mark .* An earlier version may have left it: remove it"
         ):
             attempt(tmp_path / "theirs")
     for leave in (clear, remove, remove_empty):
@@ -106,9 +105,7 @@ def planted(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path / "own/name"
 
 
-@pytest.mark.parametrize(
-    "refuse", [check_own_name, check_staging, make_staging, make_folder, open_private_file]
-)
+@pytest.mark.parametrize("refuse", [check_own_name, check_staging, make_staging, make_folder, open_private_file])
 def test_what_is_not_zerokits_is_refused_with_a_line(refuse: Callable[[Path], object], planted: Path) -> None:
     with pytest.raises(ZerokitError) as caught:
         refuse(planted)
@@ -119,7 +116,7 @@ def test_what_is_not_zerokits_is_refused_with_a_line(refuse: Callable[[Path], ob
 
 def test_a_new_file_takes_the_place_of_what_has_its_name(planted: Path) -> None:
     with open_new(planted) as file:
-        file.write("new")
+        file.write(b"new")
     assert planted.read_text() == "new"
     assert not planted.is_symlink()
     assert_untouched(planted)

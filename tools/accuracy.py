@@ -24,6 +24,8 @@ FIRST_LATER_ROW = 300
 """Published times from this row on were looked for after all costs had been fixed."""
 OWN_DEEPSPEED_ROWS = {1, 2, 19, 20, 21, 35, 208, 210, 219}
 """Published times, gathered first, that are runs of DeepSpeed's own engine."""
+FRESH_PLANS = "seed 7"
+"""The errors of this seed's rows before any formula was corrected with them: `blind_error`."""
 
 
 def percent(value: float, digits: int = 0) -> str:
@@ -47,6 +49,18 @@ def _error_figures(errors: Iterable[float]) -> dict[str, Any]:
     }
 
 
+def _length_errors(*sizes: str) -> dict[str, Any]:
+    errors = [row["error"] for row in _read("alst_lengths").values() if row["model"].endswith(sizes)]
+    return {"count": len(errors), "least": min(errors), "worst": max(errors)}
+
+
+def _parallel_memory() -> dict[str, Any]:
+    found = _read("parallel_memory")
+    summary = found["summary"]
+    worst = max(summary["highest"], -summary["lowest"])
+    return {"rows": len(found["rows"]), "median": summary["median"], "worst": worst}
+
+
 def figures() -> dict[str, Any]:
     """Return the figures of the page by name."""
     peaks = [row for row in _read("published") if row.get("error") is not None]
@@ -61,6 +75,8 @@ def figures() -> dict[str, Any]:
     first = [row for row in times if row["row"] < FIRST_LATER_ROW]
     later = [row for row in times if row["row"] >= FIRST_LATER_ROW]
     later_deepspeed = [row["error"] for row in later if "FSDP" not in str(row["published"]["zero_stage"])]
+    plan_times = _read("plan_step_times")
+    fresh = [row["blind_error"] for row in plan_times[FRESH_PLANS].values() if "error" in row]
     return {
         "real_runs": _read("real_runs"),
         "peaks_known": _error_figures(known),
@@ -78,16 +94,32 @@ def figures() -> dict[str, Any]:
         "times_deepspeed": _error_figures(r["error"] for r in first if r["row"] in OWN_DEEPSPEED_ROWS),
         "times_later": _error_figures(later_deepspeed),
         "times_later_fast": sum(error < 0 for error in later_deepspeed),
+        "plan_times": _error_figures(
+            row["error"] for seed in plan_times.values() for row in seed.values() if "error" in row
+        ),
+        "plan_times_fresh": _error_figures(fresh),
+        "plan_times_second": sorted(map(abs, fresh))[-2],
+        "parallel_times": _error_figures(row["error"] for row in _read("parallel_step_times").values()),
+        "lengths_8b": _length_errors("8B"),
+        "lengths_large": _length_errors("32B", "70B"),
+        "parallel": _parallel_memory(),
+        "swift": _read("long_context")["ms-swift QwQ-32B at 512,000 tokens"],
         "whole_steps": _read("whole_steps"),
         "wild": _read("wild_configs"),
         "tasks": _read("tasks")["cells"],
         "exports": _read("old_releases")["releases"],
         "reshard": max(cell["largest_difference"] for cell in _read("reshard")["cells"]),
+        "groups": max(
+            row["loss"]
+            for row in (*_read("sequence_parallel")["differences"].values(), *_read("tensor_parallel").values())
+        ),
         "damaged": _read("damaged_checkpoints"),
         "deaths": _read("deaths"),
         "drill": _read("fault_drill"),
         "bad_inputs": _read("bad_inputs"),
-        "packing": _read("packing"),
+        "generation": _read("generation_memory")["summary"],
+        "offloaded": _read("generation_published")["opt_30b_offloaded"],
+        "gathered": _read("generation_published")["8b_gathered_to_sharded"],
     }
 
 

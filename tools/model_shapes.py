@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, fields
 
-from zerokit.models import ModelShape, catalogue, registry
+from zerokit.models import ModelShape, architectures, catalogue
 from zerokit.models.on_meta import count_on_meta
 
 _FROM_CATALOGUE = {"name", "model_type", "config", "counted_by"}
@@ -24,7 +24,7 @@ def shapes() -> dict[str, ModelShape]:
     return {
         entry.id: count_on_meta(entry.config, lambda path: ".".join(path), name=entry.id)
         for entry in catalogue.entries()
-        if entry.config["model_type"] not in registry.model_types()
+        if entry.config["model_type"] not in architectures.model_types()
     }
 
 
@@ -37,16 +37,13 @@ def as_json(shape: ModelShape) -> dict[str, object]:
     }
     if shape.experts is not None:
         values["experts"] = asdict(shape.experts)
-    return values | {
-        "tensors": [[tensor.name, tensor.kind, tensor.count, *tensor.shape] for tensor in shape.tensors]
-    }
+    return values | {"tensors": [[tensor.name, tensor.kind, tensor.count, *tensor.shape] for tensor in shape.tensors]}
 
 
 def main() -> None:
     """Write the file."""
     lines = [
-        f"{json.dumps(name)}: {json.dumps(as_json(shape), separators=(',', ':'))}"
-        for name, shape in shapes().items()
+        f"{json.dumps(name)}: {json.dumps(as_json(shape), separators=(',', ':'))}" for name, shape in shapes().items()
     ]
     catalogue.SHAPES_FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
     print(f"{catalogue.SHAPES_FILE}: {len(lines)} models")

@@ -36,10 +36,7 @@ _RELATIVE_LINK = re.compile(r"\]\((?P<address>[^)#:\s]+)(?P<place>#[^)\s]*)?\)")
 
 API = {
     "ds_config": ("ds_configs", ["zerokit.ds_config", "zerokit.config", "zerokit.findings"]),
-    "estimate": (
-        "Memory estimates",
-        ["zerokit.estimation.api", "zerokit.estimation.request", "zerokit.memory"],
-    ),
+    "estimate": ("Memory estimates", ["zerokit.estimation.api", "zerokit.estimation.request", "zerokit.memory"]),
     "rehearse": (
         "Rehearsals",
         [

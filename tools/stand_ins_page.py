@@ -35,9 +35,7 @@ def stand_ins_page() -> str:
     for package in known_packages():
         sources = {f"{source.replace('.', '/')}.py" for source in package.modules.values() if source}
         versions = package.newest if not package.oldest else f"{package.oldest} to {package.newest}"
-        packages.append(
-            (_code([package.distribution]), versions, _code(package.modules), _code(sorted(sources)))
-        )
+        packages.append((_code([package.distribution]), versions, _code(package.modules), _code(sorted(sources))))
     operators = []
     for source in sorted(REHEARSAL.glob("native/*.cpp")):
         kernels = re.findall(r'library\.(?:impl|kernel)\("([^"]+)"', source.read_text(encoding="utf-8"))

@@ -13,16 +13,18 @@ if TYPE_CHECKING:
     from zerokit.ds_config import DSConfig as DSConfig
     from zerokit.ds_config import check as check
     from zerokit.estimation.api import estimate as estimate
+    from zerokit.generation.api import generate as generate
     from zerokit.rehearsal.parent.rehearse import rehearse as rehearse
 
 __version__ = "0.1.0"
 
-__all__ = ["DSConfig", "__version__", "check", "estimate", "rehearse"]
+__all__ = ["DSConfig", "__version__", "check", "estimate", "generate", "rehearse"]
 
 _HOMES = {
     "DSConfig": "zerokit.ds_config",
     "check": "zerokit.ds_config",
     "estimate": "zerokit.estimation.api",
+    "generate": "zerokit.generation.api",
     "rehearse": "zerokit.rehearsal.parent.rehearse",
 }
 

@@ -74,12 +74,7 @@ def progress(*, transient: bool = False, is_shown: bool = True) -> Progress:
         TimeRemainingColumn(table_column=Column(no_wrap=True)),
         TextColumn("{task.fields[note]}"),
     ]
-    return Progress(
-        *columns,
-        console=stderr(),
-        transient=transient,
-        disable=not (is_shown and stderr().is_terminal),
-    )
+    return Progress(*columns, console=stderr(), transient=transient, disable=not (is_shown and stderr().is_terminal))
 
 
 def _console(*, stderr: bool) -> Console:

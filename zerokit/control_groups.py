@@ -16,7 +16,6 @@ def group_files(controller: str, name: str, names_of_1: tuple[str, ...], root: P
         controller: its name, such as ``memory``.
         name: the file in version 2.
         names_of_1: the files in version 1.
-        root: root folder of the system.
 
     Yields:
         the texts of one group's files. Groups without these files are skipped.

@@ -37,13 +37,7 @@ class DigestCache:
         self._new: dict[str, str] = {}
 
     def get(self, kind: str, files: Sequence[Path], compute: Callable[[], str]) -> str:
-        """The digest of files: the remembered one, or the result of `compute`.
-
-        Args:
-            kind: says how the digest is computed.
-            files: all files that `compute` reads.
-            compute: computes the digest. Its errors are not caught.
-        """
+        """The digest of files: the remembered one, or the result of `compute`."""
         key = _key(kind, files)
         if key is not None and key in self._digests:
             return self._digests[key]

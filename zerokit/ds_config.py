@@ -11,7 +11,7 @@ from pydantic import PrivateAttr, ValidationError
 
 from zerokit.choices import Target
 from zerokit.config.load import check_ds_config, load_ds_config, plain, read_ds_config
-from zerokit.config.root import DeepSpeedConfig
+from zerokit.config.sections import DeepSpeedConfig
 from zerokit.documents import Document, dotted, read_document
 from zerokit.errors import ConfigError, check_choice
 from zerokit.findings import DEFAULT_SEVERITY, SEVERITIES, Severity
@@ -172,9 +172,7 @@ class DSConfig(DeepSpeedConfig):
 
     def __repr__(self) -> str:
         """The keys that are set."""
-        return (
-            f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in self.to_dict().items())})"
-        )
+        return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in self.to_dict().items())})"
 
     __str__ = __repr__
 

@@ -113,12 +113,7 @@ def _one_place(where: str) -> str:
 
 @contextmanager
 def collect_errors(errors: list[ZerokitError], *, where: str | None = None) -> Iterator[None]:
-    """Append an error of the block to `errors`, for :func:`raise_together` after all checks.
-
-    Args:
-        errors: the errors so far.
-        where: the place of an error without one.
-    """
+    """Append an error of the block to `errors`, for :func:`raise_together` after all checks."""
     try:
         yield
     except ZerokitError as error:

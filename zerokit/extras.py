@@ -20,9 +20,9 @@ MODULES = {
         *("pyarrow", "huggingface_hub", "jinja2", "ninja", "xxhash"),
     ),
     "rehearse": ("torch", "deepspeed", "numpy", "packaging"),
-    "plot": ("matplotlib", "numpy"),
     "peft": ("peft",),
     "checkpoint": ("numpy",),
+    "prices": ("gpuhunt",),
 }
 """The modules that each extra provides."""
 
@@ -32,10 +32,6 @@ PACKAGES = ("zerokit", "torch", "deepspeed", "transformers", "accelerate", "peft
 
 def require(extra: str, *, where: str) -> None:
     """Check that the packages of an extra are installed, without importing them.
-
-    Args:
-        extra: one of :data:`MODULES`.
-        where: the command or option that needs them.
 
     Raises:
         ZerokitError: one is not.
@@ -85,7 +81,6 @@ def version_differences(theirs: Mapping[str, str], own: Mapping[str, str], here:
     """The versions in which another machine differs; empty if there are none.
 
     Args:
-        theirs: versions by name.
         own: versions of the machine that is called `here`.
         here: name of a machine, as in ``(here 2.8.0)``.
     """

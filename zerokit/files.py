@@ -41,9 +41,7 @@ def explain_file_errors() -> Iterator[None]:
         raise ZerokitError(str(error.strerror), where=printable(error.filename), hint=hint) from None
 
 
-def write_file(
-    path: str | Path, content: str | bytes, *, force: bool = True, follow_links: bool = False
-) -> None:
+def write_file(path: str | Path, content: str | bytes, *, force: bool = True, follow_links: bool = False) -> None:
     """Write a file; text as UTF-8. See :func:`new_file`."""
     with new_file(path, force=force, follow_links=follow_links) as file:
         file.write(content.encode() if isinstance(content, str) else content)
@@ -57,7 +55,6 @@ def new_file(path: str | Path, *, force: bool = True, follow_links: bool = False
     cannot give the new file that owner, it overwrites the content of the existing file.
 
     Args:
-        path: the file.
         force: whether an existing file may be replaced.
         follow_links: for a path that the user named: a link stays a link, a file with several hard links
             keeps them, and a device or pipe is written to. Otherwise the new file replaces any of these, and
@@ -149,7 +146,6 @@ def explain_write_errors(path: Path, hint: str | None = None) -> Iterator[None]:
     """Turn an OSError into one line that says why `path` cannot be written.
 
     Args:
-        path: the file or folder.
         hint: what to do; None: chosen by the error.
 
     Raises:
@@ -193,11 +189,7 @@ def check_writable(path: str | Path, *, force: bool = True, follow_links: bool =
             elif is_there and not force:
                 problem = "the file exists", "Add --force to overwrite it"
             # A read-only file could be replaced if the folder is writable, and root may write any file.
-            elif (
-                is_there
-                and not is_replaced
-                and not (path.stat().st_mode & 0o222 and os.access(path, os.W_OK))
-            ):
+            elif is_there and not is_replaced and not (path.stat().st_mode & 0o222 and os.access(path, os.W_OK)):
                 problem = "cannot be written: the file is read-only", "Name another, or try chmod u+w"
             elif not os.access(folder, os.W_OK):
                 problem = "cannot be written: its folder is read-only", "Name a file in another folder"

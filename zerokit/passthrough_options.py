@@ -35,9 +35,7 @@ class PassthroughOption(NamedTuple):
             ) from None
 
 
-def parse_passthrough_options(
-    words: Sequence[str], *, hint: Callable[[str], str]
-) -> Iterator[PassthroughOption]:
+def parse_passthrough_options(words: Sequence[str], *, hint: Callable[[str], str]) -> Iterator[PassthroughOption]:
     """Read ``--name value``, ``--name=value`` and ``--name``.
 
     Args:
@@ -54,9 +52,7 @@ def parse_passthrough_options(
         word = rest.pop(0)
         option, equals, text = word.partition("=")
         if not option.startswith("--") or option == "--":
-            strays.append(
-                ZerokitError(f"'{word}' belongs to no option", where="command line", hint=hint(word))
-            )
+            strays.append(ZerokitError(f"'{word}' belongs to no option", where="command line", hint=hint(word)))
             continue
         if not equals and rest and not rest[0].startswith("--"):
             equals, text = "=", rest.pop(0)

@@ -107,9 +107,7 @@ class PrivateAttribute(Patch):
         if holder is None or hasattr(holder, self.name):
             return holder is not None
         own = (base for base in holder.__mro__ if base.__module__.partition(".")[0] == self.package)
-        members = (
-            inspect.unwrap(getattr(member, "fget", member)) for base in own for member in vars(base).values()
-        )
+        members = (inspect.unwrap(getattr(member, "fget", member)) for base in own for member in vars(base).values())
         return any(_assigns(getattr(member, "__code__", None), self.name) for member in members)
 
 

@@ -34,9 +34,6 @@ def cpu_limit(root: Path = Path("/")) -> float | None:
 
     Source: Linux, Documentation/admin-guide/cgroup-v2.rst ``cpu.max`` ("quota period", in µs), and
     Documentation/scheduler/sched-bwc.rst for version 1.
-
-    Args:
-        root: root folder of the system.
     """
     limits = []
     for texts in group_files("cpu", "cpu.max", ("cpu.cfs_quota_us", "cpu.cfs_period_us"), root):

@@ -32,10 +32,6 @@ class StepFailedError(ZerokitError):
 def quickstart(folder: Path, *, max_steps: int | None = None) -> None:
     """Run the commands of the quickstart on all GPUs, or on two CPU ranks if there is none.
 
-    Args:
-        folder: where everything is written.
-        max_steps: stop both training runs after so many steps.
-
     Raises:
         ZerokitError: this machine has no compiler, which CPU ranks need, or a command failed.
     """

@@ -65,8 +65,7 @@ def _same_words(words: list[str], others: list[str]) -> bool:
     """Whether no word is replaced by a very different one, such as `model` by `data`."""
     changes = SequenceMatcher(a=words, b=others, autojunk=False).get_opcodes()
     return all(
-        SequenceMatcher(a="".join(words[start:end]), b="".join(others[from_:to]), autojunk=False).ratio()
-        >= 0.5
+        SequenceMatcher(a="".join(words[start:end]), b="".join(others[from_:to]), autojunk=False).ratio() >= 0.5
         for change, start, end, from_, to in changes
         if change == "replace"
     )

@@ -62,10 +62,7 @@ def check_staging(folder: Path) -> None:
         ZerokitError: a link, a file, or a folder with content but without the mark has this name.
     """
     check_own_name(folder)
-    problem, hint = (
-        "does not have the mark of this version of zerokit, which needs the name for itself",
-        _LEFT,
-    )
+    problem, hint = ("does not have the mark of this version of zerokit, which needs the name for itself", _LEFT)
     try:
         # In this order: another rank may make it now, and marks it before it fills it.
         is_taken = os.path.lexists(folder) and _has_more_than_mark(folder) and not is_staging(folder)
@@ -136,11 +133,6 @@ def remove_empty(folder: Path) -> None:
 def open_private_file(file: Path, mode: str = "a+", **options: Any) -> IO[Any]:
     """Open a file to lock it, read it or append to it. A missing file is made.
 
-    Args:
-        file: the file.
-        mode: ``a+`` or ``ab+``.
-        options: of `open`.
-
     Raises:
         ZerokitError: it is a link, a file with other hard links, or a special file.
         OSError: it cannot be opened.
@@ -151,14 +143,14 @@ def open_private_file(file: Path, mode: str = "a+", **options: Any) -> IO[Any]:
     return os.fdopen(os.open(file, flags, 0o666), mode, encoding=encoding, **options)
 
 
-def open_new(file: Path) -> IO[str]:
-    """Open a new file for writing; an existing file of this name is removed first.
+def open_new(file: Path) -> IO[bytes]:
+    """Open a new file for reading and writing, unbuffered; an existing file of this name is removed first.
 
     Raises:
         OSError: a folder has its name, or the file cannot be made.
     """
     file.unlink(missing_ok=True)
-    return file.open("x", encoding="utf-8")
+    return file.open("x+b", buffering=0)
 
 
 def make_private_file(file: Path) -> None:

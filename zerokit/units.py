@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from decimal import Decimal
 
 from zerokit.errors import ZerokitError
@@ -72,11 +73,11 @@ def parse_count(text: str) -> int:
 def interpret_number(text: str, *, of_tokens: bool = False) -> int | None:
     """The whole number that ``"4k"`` or ``"4,096"`` means; None for other text.
 
-    For tokens, k is 1024.
+    For tokens, k is 1024 and M 1024².
     """
     text = text.strip()
     try:
-        if of_tokens and text.lower().endswith("k"):
+        if of_tokens and text.lower().endswith(("k", "m")):
             return _parse(f"{text}iB", _BYTE_UNITS, kind="count", example="4k")
         return parse_count(text)
     except ZerokitError:
@@ -147,9 +148,19 @@ def format_seconds(seconds: float) -> str:
     return f"{hours} h {minutes:02d} min"
 
 
+def format_rate(per_second: float) -> str:
+    """``"1,234 tokens/s"``, with a decimal below ten."""
+    return f"{per_second:,.{int(per_second < 10)}f} tokens/s"
+
+
 def quantity(number: int, noun: str) -> str:
     """``"1 rank"``, ``"2 ranks"``, ``"1,024 ranks"``."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def listed(words: Sequence[str]) -> str:
+    """``"a"``, ``"a and b"``, ``"a, b and c"``."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
 def _parse(text: str, units: dict[str, int], *, kind: str, example: str, rounded: bool = False) -> int:

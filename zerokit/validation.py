@@ -9,17 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Literal,
-    ParamSpec,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from zerokit.errors import ArgumentError, ConfigError, nearest
 from zerokit.units import interpret_number, quantity
@@ -90,13 +80,8 @@ def with_checked_types(function: Callable[_P, _R]) -> Callable[_P, _R]:
     return checked
 
 
-def bind_arguments(
-    name: str, signature: inspect.Signature, *arguments: Any, **given: Any
-) -> inspect.BoundArguments:
+def bind_arguments(name: str, signature: inspect.Signature, *arguments: Any, **given: Any) -> inspect.BoundArguments:
     """The arguments of a call by name.
-
-    Args:
-        name: of the function, for the message.
 
     Raises:
         ArgumentError: one is unknown, missing or given twice.
@@ -114,8 +99,6 @@ def check_types(values: Mapping[str, Any], hints: Mapping[str, Any], where: str 
     """Raise ConfigError for the first value that is not of its type, whatever dicts and tuples have in them.
 
     Args:
-        values: by name.
-        hints: the types, by name.
         where: what comes before a name in the message.
     """
     for name, value in values.items():

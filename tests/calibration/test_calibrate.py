@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -138,8 +139,7 @@ def test_a_processor_in_the_place_of_a_card_is_waited_for(costs: CardCosts) -> N
 
 
 @pytest.mark.parametrize(
-    ("card", "half"),
-    [("H100-SXM", "bfloat16"), ("B200", "bfloat16"), ("V100-32GB", "float16"), ("T4", "float16")],
+    ("card", "half"), [("H100-SXM", "bfloat16"), ("B200", "bfloat16"), ("V100-32GB", "float16"), ("T4", "float16")]
 )
 def test_a_card_of_the_catalogue_is_measured_in_what_it_trains_in(
     card: str, half: str, known: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -165,9 +165,7 @@ def test_what_is_lost_in_noise_is_left_to_the_catalogue(
     assert costs.autograd_node("run") == 3e-6
 
 
-def test_a_slow_processor_keeps_its_rate(
-    known: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_processor_keeps_its_rate(known: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(globals(), "RATE", 5e9)
     monkeypatch.setattr(Known, "bandwidth", lambda self: 2e9)
     costs = calibrated(tmp_path, "cpu", 2)
@@ -181,9 +179,7 @@ def test_a_curve_does_not_rise_where_nothing_was_measured() -> None:
     for side in (curve.shorter, curve.longer, curve.depth):
         assert side[0] < side[1] < side[2] == side[-1] <= 1
     fitted = fit_matmul_curve(rows, 0.1)
-    assert curve.share(512, 256, 128, 1, "TN") == pytest.approx(
-        fitted.share(512, 256, 128, 1, "TN"), rel=1e-3
-    )
+    assert curve.share(512, 256, 128, 1, "TN") == pytest.approx(fitted.share(512, 256, 128, 1, "TN"), rel=1e-3)
 
 
 def test_a_product_s_rate_is_without_its_start_and_not_that_of_its_bytes() -> None:
@@ -262,8 +258,9 @@ def test_the_start_of_a_collective_is_no_part_of_its_bandwidth(monkeypatch: pyte
     shares = {"all_gather": 0.5, "all_reduce": 1.0, "reduce_scatter": 0.5}
     kinds = {kind: (taking(share, BUSES[kind]), share) for kind, share in shares.items()}
     monkeypatch.setattr(collectives, "_kinds", lambda ranks: kinds)
-    monkeypatch.setattr(collectives, "_seconds", lambda call, device: call())
-    monkeypatch.setattr(collectives, "_launch", lambda call: 2e-5)
+    monkeypatch.setattr(
+        collectives, "_median_seconds", lambda call, clock, ends: 2e-5 if clock is time.thread_time else call()
+    )
     monkeypatch.setattr(collectives, "mean_of_ranks", lambda own, ranks, device: own())
     found = collectives.collectives("cpu", 2, 2**17)
     assert found.buses == pytest.approx(BUSES)
@@ -284,9 +281,7 @@ def test_cards_that_disturb_each_other_are_measured_so(
     assert Kernels("cuda", ranks, Sizes())._own_seconds(lambda: None) == seconds
 
 
-def test_an_unknown_card_has_its_multiprocessors(
-    known: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unknown_card_has_its_multiprocessors(known: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     properties = SimpleNamespace(total_memory=2**34, multi_processor_count=77)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
     monkeypatch.setattr("torch.cuda.get_device_name", lambda device: "A card of its own")
@@ -330,10 +325,7 @@ def test_the_calls_of_a_program_are_counted_each() -> None:
 @pytest.mark.parametrize(
     ("kernels", "where"),
     [
-        (
-            {"matmul": {"bf16": {"shorter": [0], "longer": [0], "depth": [0], "layouts": {}}}},
-            "kernels.matmul.bf16",
-        ),
+        ({"matmul": {"bf16": {"shorter": [0], "longer": [0], "depth": [0], "layouts": {}}}}, "kernels.matmul.bf16"),
         (
             {"attention": {"fp32": {"forward": [-1, 0, 0, 0, 0], "backward": [1, 0, 0, 0, 0]}}},
             "kernels.attention.fp32",

@@ -73,9 +73,7 @@ def test_no_rank_outlives_a_command_that_gets_a_signal(number: signal.Signals) -
             os.kill(pid, 0)
 
 
-_CALIBRATES = (
-    "from zerokit.calibration.measure import Machine, measure_machine; measure_machine(Machine('cpu', 2, 1))"
-)
+_CALIBRATES = "from zerokit.calibration.measure import Machine, measure_machine; measure_machine(Machine('cpu', 2, 1))"
 _DIAGNOSES = """
 from zerokit.distributed.ranks import free_port
 from zerokit.doctor.speed import _ask

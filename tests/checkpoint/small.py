@@ -33,9 +33,7 @@ def save_stage_3(folder: Path, *modules: dict[str, torch.Tensor]) -> Path:
         part = torch.arange(8.0).chunk(ranks)[rank].clone()
         optimizer = {"zero_stage": 3, "partition_count": ranks, "fp32_flat_groups": [part]}
         torch.save(states, folder / f"zero_pp_rank_{rank}_mp_rank_00_model_states.pt")
-        torch.save(
-            {"optimizer_state_dict": optimizer}, folder / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
-        )
+        torch.save({"optimizer_state_dict": optimizer}, folder / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt")
     return folder
 
 

@@ -97,18 +97,10 @@ HARMFUL = {
     "integers at once": b"\x80\x02}(" + b"".join(key + b"N" for key in KEYS) + b"u.",
     "integers in lines": b"(d" + b"".join(b"L%dL\nNs" % number for number in OF_ONE_HASH) + b".",
     "integers in tuples": b"\x80\x02}" + b"".join(key + b"\x85Ns" for key in KEYS) + b".",
-    "integers in a shape": b"\x80\x02}"
-    + b"".join(b"ctorch\nSize\n" + key + b"\x85\x85RNs" for key in KEYS)
-    + b".",
-    "integers of an OrderedDict": b"\x80\x02"
-    + ORDERED
-    + b")R"
-    + b"".join(key + b"Ns" for key in KEYS)
-    + b".",
+    "integers in a shape": b"\x80\x02}" + b"".join(b"ctorch\nSize\n" + key + b"\x85\x85RNs" for key in KEYS) + b".",
+    "integers of an OrderedDict": b"\x80\x02" + ORDERED + b")R" + b"".join(key + b"Ns" for key in KEYS) + b".",
     "integers of a call": b"\x80\x02" + ORDERED + b"((" + b"".join(key + b"N\x86" for key in KEYS) + b"ttR.",
-    "integers of a checked dict": b"\x80\x02czerokit\ndict\n(("
-    + b"".join(key + b"N\x86" for key in KEYS)
-    + b"ttR.",
+    "integers of a checked dict": b"\x80\x02czerokit\ndict\n((" + b"".join(key + b"N\x86" for key in KEYS) + b"ttR.",
     "counters that are reset": b"\x80\x02}" + b"".join(key + b"Ns" + RESET for key in KEYS) + b".",
     "counters of an OrderedDict that are reset": b"\x80\x02"
     + ORDERED
@@ -116,9 +108,7 @@ HARMFUL = {
     + b"".join(key + b"Ns" + RESET for key in KEYS)
     + b".",
     "integers of a set": b"\x80\x02c__builtin__\nset\n](" + b"".join(KEYS) + b"e\x85R.",
-    "integers of a Counter": b"\x80\x02ccollections\nCounter\n)R("
-    + b"".join(key + b"N" for key in KEYS)
-    + b"u.",
+    "integers of a Counter": b"\x80\x02ccollections\nCounter\n)R(" + b"".join(key + b"N" for key in KEYS) + b"u.",
     "a dict at once": b"(" + b"".join(key + b"N" for key in KEYS) + b"d.",
     "tuples in a key": b"\x80\x02}" + pickle.dumps(nested(), 2)[2:-1] + b"Ns.",
     "a tuple in a tuple of a key": pickle.dumps({((1, 2), 3): None}, 2),
@@ -208,9 +198,7 @@ def test_an_archive_without_checksums_is_read(file: Path) -> None:
     assert [storage.crc for storage in found.storages] == [None]
 
 
-@pytest.mark.parametrize(
-    "make", [os.mkfifo, lambda file: file.symlink_to("/dev/zero")], ids=["pipe", "device"]
-)
+@pytest.mark.parametrize("make", [os.mkfifo, lambda file: file.symlink_to("/dev/zero")], ids=["pipe", "device"])
 def test_what_is_no_file_is_not_waited_for(make: Callable[[Path], Any], file: Path) -> None:
     file.unlink()
     make(file)

@@ -98,15 +98,7 @@ def test_a_tensor_is_what_it_was(info: dict[str, Any], cut: list[torch.Tensor], 
         (mapped([], [], shard=[3, 6]), "of another shape than its map says"),
         *(
             ({"parameter_with_row_parallelism_patterns": [pattern]}, "which is invalid or too slow")
-            for pattern in (
-                "(.*)*x",
-                "(a+)+$",
-                "[",
-                "(?:a|a)" * 30,
-                "l" + ".*" * 30 + "x",
-                "(?=l)",
-                "a" * 301,
-            )
+            for pattern in ("(.*)*x", "(a+)+$", "[", "(?:a|a)" * 30, "l" + ".*" * 30 + "x", "(?=l)", "a" * 301)
         ),
     ],
 )

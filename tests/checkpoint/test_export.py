@@ -140,9 +140,7 @@ def test_shapes_of_the_optimizer_are_those_of_the_model(shape: list[int], tmp_pa
     weight = torch.arange(20.0).reshape(5, 4) if shape == [4, 5] else torch.arange(16.0).reshape(4, 4)
     run = save_stage_2(tmp_path / "run/global_step1", weight, shape)
     for look in (verify, lambda path: export(path, tmp_path / "model", needs_config=False)):
-        with pytest.raises(
-            CheckpointError, match=r"has 'weight' of shape \[\d, 4\], and the optimizer of \["
-        ):
+        with pytest.raises(CheckpointError, match=r"has 'weight' of shape \[\d, 4\], and the optimizer of \["):
             look(run)
 
 

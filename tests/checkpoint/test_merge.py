@@ -31,9 +31,7 @@ def adapt(folder: Path, dtype: torch.dtype = torch.float32, *, ia3: bool = False
     torch.manual_seed(1)
     tied = settings.pop("tied", None)
     if settings.pop("gpt2", False):
-        GPT2LMHeadModel(GPT2Config(vocab_size=320, n_embd=32, n_layer=1, n_head=2)).save_pretrained(
-            folder / "model"
-        )
+        GPT2LMHeadModel(GPT2Config(vocab_size=320, n_embd=32, n_layer=1, n_head=2)).save_pretrained(folder / "model")
     else:
         tiny_llama(folder / "model", tie_word_embeddings=bool(tied))
     base = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=dtype)
@@ -74,10 +72,7 @@ def weights_in(folder: Path) -> dict[str, torch.Tensor]:
         ),
         (torch.float16, {"target_modules": ["c_attn", "c_proj"], "fan_in_fan_out": True, "gpt2": True}),
         (torch.float32, {"target_modules": ["q_proj", "up_proj"], "use_dora": True}),
-        (
-            torch.float16,
-            {"target_modules": ["c_attn"], "use_dora": True, "fan_in_fan_out": True, "gpt2": True},
-        ),
+        (torch.float16, {"target_modules": ["c_attn"], "use_dora": True, "fan_in_fan_out": True, "gpt2": True}),
         (torch.bfloat16, {"ia3": True, "modules_to_save": ["lm_head"]}),
         (torch.float32, {"ia3": True, "fan_in_fan_out": True, "gpt2": True}),
         (torch.float32, {"target_modules": ["lm_head"], "tied": "once"}),
@@ -176,9 +171,7 @@ def hub(once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("base", [None, Path("org/model")])
-def test_an_adapter_is_merged_into_the_revision_that_it_names(
-    base: Path | None, hub: Path, once: Path
-) -> None:
+def test_an_adapter_is_merged_into_the_revision_that_it_names(base: Path | None, hub: Path, once: Path) -> None:
     merge(once / "adapter", hub / "expected", base=once / "model")
     done = merge(hub / "adapter", hub / "ours", base=base)
     assert done.base.name == "2" * 40
@@ -237,10 +230,7 @@ def test_an_adapter_that_is_more_than_two_matrices_is_named(
     ("change", "message"),
     [
         (lambda found: found.popitem(), "has no pair of matrices for 'model."),
-        (
-            lambda found: found.update({"base_model.model.other.weight": torch.ones(2)}),
-            "has 'other.weight', which",
-        ),
+        (lambda found: found.update({"base_model.model.other.weight": torch.ones(2)}), "has 'other.weight', which"),
         (
             lambda found: found.update({"base_model.model.model.norm.weight": torch.ones(2)}),
             "has [2] for 'model.norm.weight', which is [64] of float32 in",
@@ -311,9 +301,7 @@ def test_an_adapter_with_empty_weights_is_named_and_not_its_model(
 
 
 def test_the_command_says_what_was_merged(once: Path, tmp_path: Path, zerokit: conftest.Run) -> None:
-    code, out, _ = zerokit(
-        "checkpoint", "merge", once / "adapter", "-o", tmp_path / "new", "--format", "json"
-    )
+    code, out, _ = zerokit("checkpoint", "merge", once / "adapter", "-o", tmp_path / "new", "--format", "json")
     report = json.loads(out)
     assert (code, report["num_merged"], report["num_replaced"]) == (0, 2, 0)
     code, _, err = zerokit("checkpoint", "merge", once / "model", "-o", tmp_path / "other")

@@ -138,9 +138,7 @@ def test_a_dry_run_removes_nothing(tmp_path: Path, zerokit: conftest.Run) -> Non
     assert len(list(run.iterdir())) == 2
 
 
-def test_several_runs_are_pruned_and_one_without_checkpoints_is_named(
-    tmp_path: Path, zerokit: conftest.Run
-) -> None:
+def test_several_runs_are_pruned_and_one_without_checkpoints_is_named(tmp_path: Path, zerokit: conftest.Run) -> None:
     for name in ("a", "b"):
         run_of(tmp_path / name / "run", "checkpoint-1", "checkpoint-2")
     (tmp_path / "b/run/checkpoint-3").mkdir()

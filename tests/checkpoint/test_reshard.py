@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import json
+import pickle
 import re
 import shutil
 from collections.abc import Callable
@@ -20,13 +21,7 @@ from tests.checkpoint.small import MODEL, save_checkpoint, save_stage_2, save_st
 from tests.cli import conftest
 from tests.validation.launched.damage import rewrite
 from zerokit.checkpoint import output_folder
-from zerokit.checkpoint.checksums import (
-    check_checksums,
-    checksums,
-    complete_checksums,
-    files_of,
-    write_checksums,
-)
+from zerokit.checkpoint.checksums import check_checksums, checksums, complete_checksums, files_of, write_checksums
 from zerokit.checkpoint.deepspeed_folder import read_checkpoint
 from zerokit.checkpoint.element_reader import ElementReader
 from zerokit.checkpoint.reshard import reshard
@@ -104,19 +99,24 @@ def test_an_archive_is_written_as_it_was_read(tmp_path: Path) -> None:
         assert found["ordered"]._metadata == {"version": 2}
 
 
-def test_a_content_that_holds_itself_is_refused(tmp_path: Path) -> None:
+def test_a_content_that_holds_itself_is_written_as_such(tmp_path: Path) -> None:
     content: dict[str, Any] = {}
     content["again"] = content
     torch.save(content, tmp_path / "x.pt")
-    with pytest.raises(ValueError, match="contains itself"):
-        make_pickle(read_archive(tmp_path / "x.pt").content)
+    found = pickle.loads(make_pickle(read_archive(tmp_path / "x.pt").content).content)
+    assert found["again"] is found
+
+
+def test_an_object_without_a_name_in_checkpoints_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="its pickle contains a PosixPath"):
+        make_pickle({"file": tmp_path})
 
 
 def _elastic(folder: Path) -> Path:
     save_stage_2(folder, torch.arange(4.0), [4])
-    rewrite(
-        OPTIMIZER.format(0), lambda content: content["optimizer_state_dict"].update(base_optimizer_state=[{}])
-    )(folder)
+    rewrite(OPTIMIZER.format(0), lambda content: content["optimizer_state_dict"].update(base_optimizer_state=[{}]))(
+        folder
+    )
     return folder
 
 
@@ -160,10 +160,7 @@ def _evil(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (
-            save_checkpoint,
-            "is not partitioned: it was saved without ZeRO. Any number of ranks can resume from it",
-        ),
+        (save_checkpoint, "is not partitioned: it was saved without ZeRO. Any number of ranks can resume from it"),
         (_elastic, "was saved with elastic_checkpoint"),
         (_of_ranks, "has optimizer states 'worker_error' that depend on the number of ranks"),
         (_sub_groups, r"does not match its sub_group_size \(1\)"),
@@ -231,9 +228,7 @@ def test_the_needed_space_is_printed_and_checked_first(
     report = json.loads(out)
     assert (code, report["num_ranks"], report["num_files"], report["stage"]) == (0, 3, 7, 3)
     assert err.startswith(f"{tmp_path / 'new'} takes ")
-    assert report["nbytes"] == sum(
-        file.stat().st_size for file in (tmp_path / "new").rglob("*") if file.is_file()
-    )
+    assert report["nbytes"] == sum(file.stat().st_size for file in (tmp_path / "new").rglob("*") if file.is_file())
     code, _, err = zerokit(*words)
     assert (code, "exists. Name a folder that does not exist yet" in err) == (2, True)
 
@@ -303,9 +298,7 @@ def test_the_command_ends_with_the_line_that_loads_the_checkpoint(
     (of_zerokit / "zerokit_run.json").write_text('{"num_files": 6}')
     write_checksums(of_zerokit, checksums(of_zerokit, files_of(of_zerokit)))
     (tmp_path / output).parent.mkdir(exist_ok=True)
-    code, out, err = zerokit(
-        "checkpoint", "reshard", tmp_path / source, "--num-gpus", 3, "-o", tmp_path / output
-    )
+    code, out, err = zerokit("checkpoint", "reshard", tmp_path / source, "--num-gpus", 3, "-o", tmp_path / output)
     assert code == 0, err
     assert (code, out.splitlines()[-1]) == (0, f"load it with: {line.format(tmp_path)}")
     named = re.search(r"tag='(.*)'", line)

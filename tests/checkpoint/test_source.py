@@ -58,9 +58,7 @@ def test_a_file_that_is_cut_short_is_named(keep: int, folder: Path) -> None:
     assert f"{file} is damaged or cut short" in error_of(folder)
 
 
-def test_a_file_that_may_not_be_read_is_not_called_damaged(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_may_not_be_read_is_not_called_damaged(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = weight_files(folder, where="w")[-1]
     monkeypatch.setattr("os.access", lambda path, mode: path != file)  # root may read all
     assert error_of(folder) == f"model.path: you may not read {file}. Ask its owner for read permission"
@@ -166,9 +164,7 @@ def test_a_file_without_end_is_not_given_to_transformers(name: str, folder: Path
         *("spiece.model", "entity_vocab.json"),
     ],
 )
-def test_the_size_of_files_that_transformers_does_not_read_whole_has_no_limit(
-    name: str, folder: Path
-) -> None:
+def test_the_size_of_files_that_transformers_does_not_read_whole_has_no_limit(name: str, folder: Path) -> None:
     is_table = name in ("spiece.model", "entity_vocab.json")
     with (folder / name).open("wb") as file:
         file.truncate(MAX_TABLE_BYTES + (not is_table))
@@ -271,8 +267,7 @@ def test_weights_are_files_of_the_folder(name: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["tokenizer.notes", "modeling.py", "custom_generate/generate.py", "additional_chat_templates/a.jinja"],
+    "name", ["tokenizer.notes", "modeling.py", "custom_generate/generate.py", "additional_chat_templates/a.jinja"]
 )
 def test_what_transformers_would_read_is_in_the_folder(name: str, folder: Path) -> None:
     (folder / name).parent.mkdir(exist_ok=True)

@@ -18,10 +18,7 @@ STATES = "mp_rank_00_model_states.pt"
     ("files", "found"),
     [
         ({STATES: ""}, "."),
-        (
-            {"latest": "global_step9", f"global_step9/{STATES}": "", f"global_step10/{STATES}": ""},
-            "global_step9",
-        ),
+        ({"latest": "global_step9", f"global_step9/{STATES}": "", f"global_step10/{STATES}": ""}, "global_step9"),
         ({f"global_step9/{STATES}": "", f"global_step10/{STATES}": ""}, "global_step10"),
         (
             {
@@ -38,9 +35,7 @@ STATES = "mp_rank_00_model_states.pt"
         ({"model.safetensors": ""}, None),
     ],
 )
-def test_the_newest_is_taken_unless_latest_names_one(
-    files: dict[str, str], found: str | None, tmp_path: Path
-) -> None:
+def test_the_newest_is_taken_unless_latest_names_one(files: dict[str, str], found: str | None, tmp_path: Path) -> None:
     (tmp_path / "run/elsewhere").mkdir(parents=True)
     for name, content in files.items():
         (tmp_path / "run" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -55,16 +50,8 @@ def test_the_newest_is_taken_unless_latest_names_one(
 @pytest.mark.parametrize(
     ("weights", "message", "hint"),
     [
-        (
-            "model.safetensors",
-            "has whole weights (model.safetensors), not the files",
-            "Use that file directly",
-        ),
-        (
-            "pytorch_model.bin.index.json",
-            "has whole weights, not the files of ranks",
-            "Use this folder directly",
-        ),
+        ("model.safetensors", "has whole weights (model.safetensors), not the files", "Use that file directly"),
+        ("pytorch_model.bin.index.json", "has whole weights, not the files of ranks", "Use this folder directly"),
     ],
 )
 def test_whole_weights_are_not_parts_of_ranks(weights: str, message: str, hint: str, tmp_path: Path) -> None:

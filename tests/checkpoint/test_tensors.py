@@ -19,9 +19,7 @@ def _part(key: int, size: int) -> StoredTensor:
 
 
 def _elements(pieces: list[Piece]) -> list[tuple[str, int]]:
-    return [
-        (piece.storage.key, piece.offset + 4 * number) for piece in pieces for number in range(piece.numel)
-    ]
+    return [(piece.storage.key, piece.offset + 4 * number) for piece in pieces for number in range(piece.numel)]
 
 
 @given(sizes=st.lists(st.integers(0, 4), min_size=1, max_size=6), data=st.data())
@@ -51,9 +49,7 @@ def test_a_parameter_is_found_without_looking_at_all_parts_again() -> None:
             return super().numel
 
     sizes = [3] * 50
-    flat = FlatTensors(
-        [Counted(_storage(key), 0, "float32", (size,), (1,)) for key, size in enumerate(sizes)]
-    )
+    flat = FlatTensors([Counted(_storage(key), 0, "float32", (size,), (1,)) for key, size in enumerate(sizes)])
     for offset in accumulate([0, *sizes[:-1]]):
         assert len(list(flat.pieces(offset, 3, "weight"))) == 1
     assert looks == len(sizes)

@@ -16,8 +16,9 @@ from safetensors.torch import load_file, save_file
 from tests.tiny import tiny_llama
 from zerokit.checkpoint import weights_digest as module
 from zerokit.checkpoint.weights_digest import weights_digest
-from zerokit.distributed.run_policy import RunPolicy
-from zerokit.errors import ModelError
+from zerokit.distributed.group import RankGroup
+from zerokit.distributed.ranks import Ranks
+from zerokit.errors import DataError, ModelError
 from zerokit.training.prepare import _weights_digest
 
 
@@ -42,9 +43,7 @@ def test_every_byte_of_a_tensor_counts(folder: Path) -> None:
     assert len(seen) == 1 + len(places)
 
 
-def test_unchanged_weights_are_not_read_again(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unchanged_weights_are_not_read_again(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("zerokit.digest_cache.file_system", lambda _: "ext4")
     in_an_hour = (folder / "model.safetensors").stat().st_ctime_ns + 3_600_000_000_000
@@ -105,17 +104,12 @@ def test_a_tensor_that_lies_beyond_its_file_has_no_digest(offsets: Any, tmp_path
 def test_all_machines_start_from_the_same_weights(same: bool, folder: Path) -> None:
     """One rank of each reads them; another machine may have a copy of its own."""
     elsewhere = weights_digest(folder, where="w") if same else "xxh3_128:0"
-    ranks = SimpleNamespace(is_node_main=True)
-    group: Any = SimpleNamespace(
-        ranks=ranks,
-        policy=RunPolicy(),
-        together=lambda action: action(),
-        gather_objects=lambda own: [own, (own[0], None), ("other", elsewhere), ("other", None)],
-    )
+    group: Any = RankGroup(Ranks())
+    group.gather_objects = lambda own: [own] if own is None else [own, (own[0], []), ("other", [elsewhere])]
     loaded: Any = SimpleNamespace(where=lambda *_: "model.path")
     model: Any = SimpleNamespace(folder=folder)
     if same:
         assert _weights_digest(group, loaded, model) == elsewhere
         return
-    with pytest.raises(ModelError, match=r"model\.path: '.*' has other weights on other than on "):
+    with pytest.raises(DataError, match=r"model\.path: the files have different content on .* and other"):
         _weights_digest(group, loaded, model)

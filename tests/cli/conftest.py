@@ -1,3 +1,4 @@
+import io
 import sys
 from collections.abc import Callable
 
@@ -30,3 +31,18 @@ def refused(zerokit: Run, *arguments: object) -> str:
     assert (code, out, err.count("\n")) == (2, "", 1), err
     assert err.startswith("zerokit: error: ")
     return err
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Put a person at a terminal who writes this."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    def write(text: str) -> None:
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        monkeypatch.setattr(sys, "stdin", Terminal(text))
+
+    return write

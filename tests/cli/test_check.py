@@ -246,9 +246,7 @@ def test_nodes_have_8_gpus_unless_there_are_fewer(
         (["--ds-version", "0.17.0"], "Write --deepspeed-version VERSION"),
     ],
 )
-def test_options_that_cannot_be_used_give_2_and_one_line(
-    zerokit: Run, options: list[str], message: str
-) -> None:
+def test_options_that_cannot_be_used_give_2_and_one_line(zerokit: Run, options: list[str], message: str) -> None:
     assert message in refused(zerokit, "check", ZERO2, *options)
 
 
@@ -298,9 +296,7 @@ def test_a_dry_run_prints_the_change_and_writes_nothing(zerokit: Run, bad: Path,
     assert '+  "gradient_clipping": 1.0,' in out.splitlines()
 
 
-def test_a_file_that_cannot_be_written_is_said(
-    zerokit: Run, bad: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_cannot_be_written_is_said(zerokit: Run, bad: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: Path, target: Path) -> Path:
         raise PermissionError(13, "Permission denied")
 
@@ -309,9 +305,7 @@ def test_a_file_that_cannot_be_written_is_said(
     assert list(bad.parent.iterdir()) == [bad]
 
 
-def test_a_read_only_file_is_left_alone_and_the_others_are_fixed(
-    zerokit: Run, bad: Path, tmp_path: Path
-) -> None:
+def test_a_read_only_file_is_left_alone_and_the_others_are_fixed(zerokit: Run, bad: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept.json"
     kept.write_bytes(bad.read_bytes())
     kept.chmod(0o444)
@@ -366,9 +360,7 @@ def test_a_rule_that_fails_is_reported_as_a_bug_and_the_others_go_on(
     code, out, err = zerokit("check", bad, ZERO2)
     assert code == 2
     assert "gradient_cliping" in out
-    assert (
-        err.count("the rule broken failed on this file, which is a bug of zerokit: IndexError: too far") == 2
-    )
+    assert err.count("the rule broken failed on this file, which is a bug of zerokit: IndexError: too far") == 2
     assert "Traceback" not in err
 
 
@@ -454,9 +446,7 @@ def launch_file(folder: Path, ds_config: str, **keys: object) -> Path:
 def found(out: str) -> list[tuple[str, str]]:
     """File and rule of each finding in JSON, in order."""
     return [
-        (Path(file["file"]).name, finding["rule"])
-        for file in json.loads(out)["files"]
-        for finding in file["findings"]
+        (Path(file["file"]).name, finding["rule"]) for file in json.loads(out)["files"] for finding in file["findings"]
     ]
 
 
@@ -482,9 +472,7 @@ def test_a_named_ds_config_is_looked_for_from_the_folders_above(
     monkeypatch.chdir(tmp_path / "conf")
     assert found(zerokit("check", "launch.yaml", "--format", "json")[1]) == [("ds.json", "bad-value")]
     launch_file(tmp_path / "conf", "gone/ds.json", num_processes=8)
-    assert found(zerokit("check", "launch.yaml", "--format", "json")[1]) == [
-        ("launch.yaml", "launch-ds-config")
-    ]
+    assert found(zerokit("check", "launch.yaml", "--format", "json")[1]) == [("launch.yaml", "launch-ds-config")]
 
 
 def test_all_defects_of_a_named_ds_config_are_told(zerokit: Run, tmp_path: Path) -> None:
@@ -542,8 +530,7 @@ def test_fix_leaves_a_named_ds_config_alone(zerokit: Run, bad: Path) -> None:
 def test_a_file_that_does_not_fit_the_recipe_hides_no_other(zerokit: Run, tmp_path: Path, bad: Path) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(
-        "model: gpt2\ndata: {train: a.jsonl}\n"
-        "training: {output_dir: out, optim: deepspeed_muon, max_grad_norm: 0.5}\n"
+        "model: gpt2\ndata: {train: a.jsonl}\ntraining: {output_dir: out, optim: deepspeed_muon, max_grad_norm: 0.5}\n"
     )
     other = tmp_path / "other.json"
     other.write_text('{"zero_optimization": {"stage": 2}}')
@@ -560,9 +547,7 @@ def test_a_diff_does_not_hide_what_it_leaves(zerokit: Run, bad: Path) -> None:
     code, out, err = zerokit("check", bad, other, "--fix", "--diff")
     assert code == 1
     assert "error" not in out  # the patch alone
-    assert [line.rsplit("[", 1)[-1] for line in err.splitlines() if ": error: " in line].count(
-        "bad-value]"
-    ) == 2
+    assert [line.rsplit("[", 1)[-1] for line in err.splitlines() if ": error: " in line].count("bad-value]") == 2
     assert "gradient_cliping" not in err
 
 

@@ -43,8 +43,8 @@ def test_presets_check_clean(zerokit: Run, folder: Path, target: str) -> None:
 
 EVERY_OPTION: dict[str, Any] = {
     "zero_stage": 3,
-    "offload_optimizer": "cpu",
-    "offload_param": "nvme",
+    "offload_optimizer": "nvme",
+    "offload_param": "cpu",
     "nvme_path": "/n",
     "precision": "fp16",
     "optimizer": "Lion",
@@ -153,9 +153,7 @@ def test_a_link_stays_a_link(zerokit: Run, tmp_path: Path) -> None:
 
 
 def test_an_unwritable_place_is_one_line(zerokit: Run, tmp_path: Path) -> None:
-    assert "cannot be written" in refused(
-        zerokit, "config", "--zero-stage", 2, "-o", tmp_path / "absent" / "ds.json"
-    )
+    assert "cannot be written" in refused(zerokit, "config", "--zero-stage", 2, "-o", tmp_path / "absent" / "ds.json")
 
 
 @pytest.mark.parametrize(
@@ -170,9 +168,7 @@ def test_an_unwritable_place_is_one_line(zerokit: Run, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_number_that_cannot_be_is_told_with_those_that_can(
-    words: list[str | int], line: str, zerokit: Run
-) -> None:
+def test_a_number_that_cannot_be_is_told_with_those_that_can(words: list[str | int], line: str, zerokit: Run) -> None:
     assert zerokit("config", *words) == (2, "", f"zerokit: error: {line}\n")
 
 
@@ -193,9 +189,7 @@ def test_the_stage_is_chosen_for_model_gpus_and_card(
     zero = json.loads(out)["zero_optimization"]
     assert (zero["stage"], {key for key in zero if key.startswith("offload_")}) == (stage, offload)
     assert because in err
-    needs = (
-        "per_device_train_batch_size=1 (the Trainer's default is 8), gradient_checkpointing=True and 2,048"
-    )
+    needs = "per_device_train_batch_size=1 (the Trainer's default is 8), gradient_checkpointing=True and 2,048"
     assert f". It needs {needs} tokens; " in err
 
 
@@ -219,9 +213,7 @@ def test_the_note_says_how_to_train_so_that_the_chosen_stage_fits(
 
 
 @pytest.mark.parametrize(("gpu", "is_condition"), [("4090", True), ("h100", False)])
-def test_the_choice_depends_on_host_memory_that_is_not_known(
-    zerokit: Run, gpu: str, is_condition: bool
-) -> None:
+def test_the_choice_depends_on_host_memory_that_is_not_known(zerokit: Run, gpu: str, is_condition: bool) -> None:
     words = ("config", "--model", "llama-3.1-8b", "--num-gpus", 8, "--gpu", gpu)
     code, _, err = zerokit(*words, "--offload-optimizer", "cpu")
     assert code == 0

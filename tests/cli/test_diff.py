@@ -87,7 +87,5 @@ def test_comments_and_what_deepspeed_passes_over_do_not_end_it(zerokit: Run, tmp
     code, out, err = zerokit("diff", tmp_path / "a.jsonc", tmp_path / "b.json")
     assert code == 1
     assert "zero_optimization.stage  0 (default)" in out
-    assert (
-        "a.jsonc:2 (gradient_cliping): DeepSpeed does not read it. Did you mean 'gradient_clipping'?" in err
-    )
+    assert "a.jsonc:2 (gradient_cliping): DeepSpeed does not read it. Did you mean 'gradient_clipping'?" in err
     assert "a.jsonc:2 (stage): DeepSpeed does not read it" in err

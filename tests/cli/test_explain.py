@@ -17,9 +17,7 @@ def test_a_topic_needs_no_quotes(zerokit: Run) -> None:
 
 
 def test_what_a_misspelt_key_leaves_is_told_of_old_and_new_releases(zerokit: Run) -> None:
-    key, rule = (
-        " ".join(zerokit("explain", name)[1].split()) for name in ("gradient_clipping", "unknown-key")
-    )
+    key, rule = (" ".join(zerokit("explain", name)[1].split()) for name in ("gradient_clipping", "unknown-key"))
     assert "Default 1.0 since DeepSpeed 0.19.3, 0 before" in key
     assert "with `gradient_cliping` it clips at 1.0 (not at all before 0.19.3)" in rule
 

@@ -64,7 +64,8 @@ def test_commands_that_ask_for_a_gpu_have_the_same_two_options() -> None:
         name: {option.name: (option.opts, option.metavar) for option in command.params}
         for name, command in COMMANDS.items()
     }
-    assert {name for name, found in options.items() if {"gpu", "gpu_memory"} & found.keys()} == set(ASKING)
+    asking = {name for name, found in options.items() if {"gpu", "gpu_memory"} & found.keys()}
+    assert asking == {*ASKING, "plan"}  # which chooses among cards with a price
     for name in ASKING:
         several = "[,NAME...]" * (name == "estimate")
         assert options[name]["gpu"] == (["--gpu"], f"NAME{several}")
@@ -82,8 +83,7 @@ def test_commands_that_ask_for_a_gpu_have_the_same_two_options() -> None:
     ],
 )
 @pytest.mark.parametrize(
-    "command",
-    [pytest.param(name, marks=[pytest.mark.torch] if name == "rehearse" else []) for name in ASKING],
+    "command", [pytest.param(name, marks=[pytest.mark.torch] if name == "rehearse" else []) for name in ASKING]
 )
 def test_they_refuse_the_same(
     zerokit: Run, tmp_path: object, command: str, option: str, text: str, message: str

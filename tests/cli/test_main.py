@@ -49,7 +49,7 @@ def test_names_of_options_are_taken_with_underscores() -> None:
             for name in (*option.opts, *option.secondary_opts):
                 written = "--" + name.removeprefix("--").replace("-", "_")
                 if name.startswith("--"):
-                    words = [written] if option.is_flag else [written, "1"]
+                    words = [written] if option.is_flag else [written, *["1"] * option.nargs]
                     given, *_ = command.make_parser(context).parse_args(words)
                     assert option.name in given
                     taken.append(written)
@@ -75,10 +75,7 @@ def test_names_of_options_are_taken_with_underscores() -> None:
         (["check", "absent.json"], "absent.json: no such file"),
         (["check", "a.txt"], "no such file"),
         (["schema", "extra"], "extra"),
-        (
-            ["check", "zero3"],
-            "zero3: no such file. To write that preset: zerokit config --preset zero3 -o zero3",
-        ),
+        (["check", "zero3"], "zero3: no such file. To write that preset: zerokit config --preset zero3 -o zero3"),
         (["diff", "configs/zero2.json", "b"], "zerokit config --preset zero2 -o zero2.json"),
         (["diff", "a", "b"], "a: no such file. Check the path"),
         (["config", "--zero-stage"], "'--zero-stage' requires an argument. Run 'zerokit config --help'"),
@@ -93,10 +90,7 @@ def test_names_of_options_are_taken_with_underscores() -> None:
             ["estimate"],
             "Missing argument 'MODEL', option '--num-gpus', option '--seq-len', option '--zero-stage'. For ",
         ),
-        (
-            ["estimate", "7B", "--precision", "bf16"],
-            "Missing option '--num-gpus', option '--zero-stage'. For ",
-        ),
+        (["estimate", "7B", "--precision", "bf16"], "Missing option '--num-gpus', option '--zero-stage'. For "),
     ],
 )
 def test_unusable_input_is_one_line_and_exit_code_2(zerokit: Run, arguments: list[str], message: str) -> None:
@@ -169,9 +163,7 @@ def test_a_closed_pipe_is_no_traceback() -> None:
     ],
     ids=["full", "closed", "ascii"],
 )
-def test_every_stream_is_written_to(
-    redirection: str, variables: dict[str, str], code: int, said: str
-) -> None:
+def test_every_stream_is_written_to(redirection: str, variables: dict[str, str], code: int, said: str) -> None:
     words = "explain zero_optimization.stage"
     shell = f'{sys.executable} -c "from zerokit.cli.main import main; main()" {words} {redirection}'
     done = processes.run(["sh", "-c", shell], env={**os.environ, **variables})

@@ -139,10 +139,7 @@ def test_a_recipe_and_its_overrides(trained: Callable[..., tuple[Any, ...]]) -> 
         (["generate", *LEAST, "--prompts", "f"], "--prompts: --prompt is given too. Give one of the two"),
         (["generate", *LEAST, "--batch-size"], "Option '--batch-size' requires an argument"),
         (["generate", *LEAST, "--batch-size", "0"], "--batch-size: is 0. Give 1 or more"),
-        (
-            ["generate", *LEAST, "--batch-size", "many"],
-            "--batch-size: 'many' is not a whole number. Give 1 or more",
-        ),
+        (["generate", *LEAST, "--batch-size", "many"], "--batch-size: 'many' is not a whole number. Give 1 or more"),
         (["generate", *LEAST, "--seed", "-1"], "--seed: is -1. Give 0 or more"),
         (["generate", *LEAST, "--dtype", "half"], "Invalid value for '--dtype': "),
         (["train", "--recipe"], "Option '--recipe' requires an argument. Run 'zerokit train --help'"),
@@ -181,10 +178,7 @@ def test_a_recipe_is_printed_by_one_rank(zerokit: Run, monkeypatch: pytest.Monke
         (["--num-gpus", "3"], "--num-gpus: would change nothing: --print-recipe prints a recipe as it is"),
         (["--push-to-hub", "a/b"], "--push-to-hub: would change nothing: --print-recipe prints a"),
         (["--task.type", "dpo", "--model", "m"], "--model: would change nothing: --print-recipe prints a"),
-        (
-            ["--recipe", "mine.yaml"],
-            "--recipe: would change nothing: --print-recipe prints a recipe as it is",
-        ),
+        (["--recipe", "mine.yaml"], "--recipe: would change nothing: --print-recipe prints a recipe as it is"),
     ):
         assert f"zerokit: error: {said}" in refused(zerokit, "train", "--print-recipe", *words)
     code, _, err = zerokit("train", "--preview", "1", "--push-to-hub", "a/b")
@@ -195,9 +189,7 @@ def test_a_recipe_is_printed_by_one_rank(zerokit: Run, monkeypatch: pytest.Monke
 
 
 @pytest.mark.torch
-def test_num_gpus_runs_deepspeeds_launcher(
-    zerokit: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_num_gpus_runs_deepspeeds_launcher(zerokit: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("r.yaml").write_text(ONE_STEP_RECIPE)
     Path("data.jsonl").touch()
@@ -293,11 +285,7 @@ def test_every_way_to_start_them(start: list[str]) -> None:
     ],
 )
 def test_a_model_folder_is_looked_at_before_the_launcher(
-    break_it: Callable[[Path], object],
-    says: str,
-    tmp_path: Path,
-    zerokit: Run,
-    monkeypatch: pytest.MonkeyPatch,
+    break_it: Callable[[Path], object], says: str, tmp_path: Path, zerokit: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[object] = []
     monkeypatch.setattr(launcher, "run_launcher", lambda *words, **_: started.append(words) or 0)
@@ -396,49 +384,9 @@ def test_a_name_that_the_system_refuses_is_one_line(
     assert re.fullmatch(r"zerokit: error: '?a{3}.*: File name too long\. Check its name, .*\n", err)
 
 
-def piped(text: str) -> tuple[int, str]:
-    """The descriptor of a pipe with a text, and its name as of a shell's ``<(...)``."""
-    read, write = os.pipe()
-    os.write(write, text.encode())
-    os.close(write)
-    return read, f"/dev/fd/{read}"
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize("is_joined", [False, True])
-def test_ranks_read_files_in_the_place_of_pipes(
-    is_joined: bool, zerokit: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recipe = load.embedded_text("default.yaml")
-    ds_config = '{"zero_optimization": {"stage": 1}}'
-    found: list[Path] = []
-
-    def run_launcher(words: list[str], *_: Any, **__: Any) -> int:
-        given = " ".join(words).replace("=", " ").split()
-        for option, suffix, text in (("--recipe", ".yaml", recipe), ("--deepspeed", ".json", ds_config)):
-            file = Path(given[given.index(option) + 1])
-            assert (file.suffix, file.read_text()) == (suffix, text)
-            found.append(file)
-        return 0
-
-    monkeypatch.setattr(launcher, "run_launcher", run_launcher)
-    pipes = {"--recipe": piped(recipe), "--deepspeed": piped(ds_config)}
-    words = [
-        word
-        for option, (_, name) in pipes.items()
-        for word in ([f"{option}={name}"] if is_joined else [option, name])
-    ]
-    assert zerokit("train", *words, "--num-gpus", "2", "--training.output_dir", tmp_path / "out")[0] == 0
-    assert len(found) == 2
-    assert not any(file.exists() for file in found)
-    for descriptor, _ in pipes.values():
-        os.close(descriptor)
-
-
 def test_a_pipe_that_ranks_of_a_launcher_do_not_have_is_named(zerokit: Run) -> None:
-    assert (
-        "/dev/fd/987: no such file. Write what it has to a file: a pipe of the shell is not open in"
-        in refused(zerokit, "train", "--recipe", "/dev/fd/987")
+    assert "/dev/fd/987: no such file. Write what it has to a file: a pipe of the shell is not open in" in refused(
+        zerokit, "train", "--recipe", "/dev/fd/987"
     )
 
 
@@ -488,3 +436,9 @@ def test_evaluate_names_its_arguments_and_the_checkpoint_of_an_unfinished_run(
     assert "error: nofile.jsonl: no such file" in err
     error = refused(zerokit, "evaluate", tmp_path, "nofile.jsonl", "--num-gpus", 2, "--bar", 3)
     assert "--bar: unknown option. " in error
+
+
+def test_a_recipe_that_only_one_process_can_read_is_refused(zerokit: Run, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    message = refused(zerokit, "train", "--recipe", tmp_path / "pipe", "--num-gpus", 2)
+    assert "is a pipe, not a regular file, and each rank reads it. Save the recipe to a file" in message

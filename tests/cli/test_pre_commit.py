@@ -76,9 +76,7 @@ def test_the_hooks_look_at_all_json_and_yaml_and_decide_by_the_content() -> None
 
 
 def test_checking_names_the_mistake_and_fails(repository: Path, hooks: Path, home: Path) -> None:
-    result = pre_commit(
-        "try-repo", hooks, "zerokit-check-installed", "--all-files", folder=repository, home=home
-    )
+    result = pre_commit("try-repo", hooks, "zerokit-check-installed", "--all-files", folder=repository, home=home)
     assert result.returncode == 1, result.stderr
     assert "ds_config.json:1:2: " in result.stdout
     assert "two.yaml:2:1: " in result.stdout

@@ -1,4 +1,3 @@
-import importlib.util
 import json
 import os
 import sys
@@ -72,6 +71,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         (["--num-gpus", 4, "--gpu", "gaudi2"], "--gpu: Gaudi2 is no card of torch.cuda"),
         (["--num-gpus", 4, "--real-time"], "--real-time: there is no virtual time. Add --time"),
+        (["--num-gpus", 4, "--time", "--with-data-time", "--scan", 0], "--with-data-time: the search of the data"),
         (["--num-gpus", 4, "--timeline", "a.svg"], "--timeline: there is no virtual time. Add --time"),
         (["--num-gpus", 4, "--timeout", 0], "--timeout: 0 seconds are none. Give more than 0"),
         (["--num-gpus", 4, "--timeout", "5 parsecs"], "--timeout: '5 parsecs' is not a duration"),
@@ -81,20 +81,11 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "--ds-config-override zero_optimization.stge: unknown key 'stge'. Did you mean 'stage'?",
         ),
         (["--num-gpus", 4, "--ds-config-override", "zero_optimization.stage=7"], "zero_optimization.stage: "),
-        (
-            ["--num-gpus", 4, "--ds-config-override", "stage"],
-            "--ds-config-override: 'stage' is not KEY=VALUE",
-        ),
+        (["--num-gpus", 4, "--ds-config-override", "stage"], "--ds-config-override: 'stage' is not KEY=VALUE"),
         (["--num-gpus", 4, "--ds-config-override", "a..b=1"], "is not KEY=VALUE"),
-        (["--num-gpus", 4, "--plot", "memory.pdf"], "memory.pdf: a plot is written as PNG, SVG or HTML"),
-        (
-            ["--num-gpus", 4, "--trace", "absent/t.json"],
-            "absent/t.json: cannot be written: its folder does not exist",
-        ),
-        (
-            ["--num-gpus", 4, "--memory-snapshot", "absent/s.pickle"],
-            "absent/s.pickle: cannot be written: its folder",
-        ),
+        (["--num-gpus", 4, "--plot", "memory.png"], "--plot memory.png: a picture is written as SVG, not as PNG"),
+        (["--num-gpus", 4, "--trace", "absent/t.json"], "absent/t.json: cannot be written: its folder does not exist"),
+        (["--num-gpus", 4, "--memory-snapshot", "absent/s.pickle"], "absent/s.pickle: cannot be written: its folder"),
         (["--num-gpus", 4, "-o", "/"], "/: is a folder"),
         (["--num-gpus", 4, "--trace", "-"], "--trace -: is no file. Name one: the report is on stdout"),
         (["--num-gpus", 4, "--memory-snapshot", "-"], "--memory-snapshot -: is no file. Name one"),
@@ -102,9 +93,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["--num-gpus", 4, "--absent"], "--absent"),
     ],
 )
-def test_bad_options_are_one_line_and_2(
-    zerokit: Run, script: Path, options: list[object], message: str
-) -> None:
+def test_bad_options_are_one_line_and_2(zerokit: Run, script: Path, options: list[object], message: str) -> None:
     assert message in refused(zerokit, "rehearse", *options, script)
 
 
@@ -128,9 +117,7 @@ def test_what_is_no_script(
     assert said in refused(zerokit, "rehearse", "--num-gpus", 4, *words)
 
 
-def test_a_script_whose_engine_makes_no_step_is_not_said_to_fit(
-    zerokit: Run, tmp_path: Path, script: Path
-) -> None:
+def test_a_script_whose_engine_makes_no_step_is_not_said_to_fit(zerokit: Run, tmp_path: Path, script: Path) -> None:
     for done, reached in ((5, "after 5 of the 8 micro-steps"), (0, "as engine.step() was never called. ")):
         facts = RankFacts(idle_micro_steps=(done, 8))
         fake_worker.script(tmp_path, recording=replace(RECORDING, step_marks=(), facts=facts))
@@ -157,19 +144,6 @@ def test_times_are_written_as_people_write_them(
     for text, seconds in (("5min", 300), ("5m", 300), ("300", 300), ("300s", 300), ("1h", 3600)):
         assert zerokit("rehearse", "--num-gpus", 1, "--timeout", text, "--scan", text, script)[0] == 0
         assert given.pop() == seconds
-
-
-def test_a_plot_without_matplotlib_ends_before_the_run(
-    zerokit: Run, tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ran = tmp_path / "ran"
-    fake_worker.script(tmp_path, f"open({str(ran)!r}, 'w')", RECORDING)
-    find = importlib.util.find_spec
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "matplotlib" else find(name))
-    assert "--plot: needs the packages of zerokit[plot] (matplotlib not installed). Run pip" in refused(
-        zerokit, "rehearse", "--num-gpus", 4, "--plot", tmp_path / "a.png", script
-    )
-    assert not ran.exists()
 
 
 def test_the_report_is_json_on_stdout_and_in_a_file(zerokit: Run, tmp_path: Path, script: Path) -> None:
@@ -290,9 +264,7 @@ def test_options_that_the_script_does_not_know_are_noted(
     zerokit: Run, tmp_path: Path, script: Path, words: list[object], said: str
 ) -> None:
     fake_worker.script(tmp_path, "# parser.add_argument('--steps')", RECORDING)
-    (tmp_path / "arguments.py").write_text(
-        "class Arguments:\n    trace: bool = False\n    gpus_per_node: int = 8\n"
-    )
+    (tmp_path / "arguments.py").write_text("class Arguments:\n    trace: bool = False\n    gpus_per_node: int = 8\n")
     (tmp_path / "folder.py").mkdir()
     code, _, err = zerokit("rehearse", "--num-gpus", 1, script, *words)
     assert (code, err) == (0, said)
@@ -384,7 +356,7 @@ def test_reporting_needs_no_torch() -> None:
     names += ["report.tables", "report.drawings", "report.trace", "report.snapshot", "report.combination"]
     imports = ", ".join(f"zerokit.rehearsal.{name}" for name in names)
     check = f"import zerokit.cli.rehearse, {imports}, sys; "
-    check += "assert not {'torch', 'transformers', 'deepspeed', 'matplotlib'} & set(sys.modules)"
+    check += "assert not {'torch', 'transformers', 'deepspeed'} & set(sys.modules)"
     processes.checked([sys.executable, "-c", check])
 
 
@@ -414,9 +386,7 @@ def test_time_by_a_file_that_does_not_tell_a_card_s_speed_is_refused_by_the_file
 
 
 @pytest.mark.parametrize(("gpus", "more"), [(8, ""), (6, " with a --num-gpus that is a multiple of 4")])
-def test_nodes_larger_than_a_file_has_them_are_refused_by_the_file(
-    gpus: int, more: str, tmp_path: Path
-) -> None:
+def test_nodes_larger_than_a_file_has_them_are_refused_by_the_file(gpus: int, more: str, tmp_path: Path) -> None:
     file = tmp_path / "x1.json"
     card = {"name": "X1", "nominal_gb": 64, "node": {"gpus": 4}}
     file.write_text(json.dumps({"gpu": card}, indent=1), encoding="utf-8")

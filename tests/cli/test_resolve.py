@@ -74,10 +74,7 @@ def test_a_default_in_words_is_shown_as_others_are(command: str, default: str, z
     ("recipe", "message"),
     [
         ("model: FOLDER\ntraining: {learning_rat: 1}", "3 (training.learning_rat): 'learning_rat' is not a"),
-        (
-            "model: FOLDER\ntraining: {max_steps: many}",
-            "3 (training.max_steps): expected a whole number, found the",
-        ),
+        ("model: FOLDER\ntraining: {max_steps: many}", "3 (training.max_steps): expected a whole number, found the"),
         ("model: ./absent\n", "2 (model): no such folder or config.json: './absent'. If it lies"),
     ],
 )
@@ -90,9 +87,7 @@ def test_a_recipe_is_refused_as_train_would(zerokit: Run, model: Path, recipe: s
         assert zerokit("resolve", "--recipe", file, "--model", model)[0] == 0
 
 
-def test_the_optimizer_that_a_recipe_names_is_in_its_ds_config(
-    zerokit: Run, model: Path, tmp_path: Path
-) -> None:
+def test_the_optimizer_that_a_recipe_names_is_in_its_ds_config(zerokit: Run, model: Path, tmp_path: Path) -> None:
     recipe, offloaded = tmp_path / "recipe.yaml", tmp_path / "ds.json"
     lines = f"model: {model}\ndata: {{train: x.jsonl}}\ntraining: {{optim: NAME, learning_rate: 1.0e-4}}\n"
     offloaded.write_text('{"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}')
@@ -147,8 +142,7 @@ def test_what_is_lost_and_refused_is_said_and_gives_1(zerokit: Run, tmp_path: Pa
     lines = out.splitlines()
     assert "lost: gradient_accumulation_steps: 'gradient_accumulation_steps' is absent, so" in out
     assert any(
-        line.startswith("lost: zero_optimization.sub_group_size (line 2): it acts in ZeRO stage 3")
-        for line in lines
+        line.startswith("lost: zero_optimization.sub_group_size (line 2): it acts in ZeRO stage 3") for line in lines
     )
     hint = 'Make them equal, or write "auto" in the ds_config'
     clipping = "the ds_config has gradient_clipping 0.5, TrainingArguments 1.0 (max_grad_norm)"
@@ -171,14 +165,12 @@ ZERO2 = FOLDER / "zero2.json"
         (["--num-gpus", 2], "Missing argument 'FILE'. Give it, or name a recipe with --recipe"),
         ([ZERO2, "--num-gpus", 0], "--num-gpus"),
         (["absent.json", "--num-gpus", 2], "absent.json: no such file"),
+        (["docs/recipes/long_context.yaml"], "'zerokit resolve --recipe docs/recipes/long_context.yaml' prints"),
         ([ZERO2, "--num-gpus", 2, "--argument", "bf16"], "'bf16' is not NAME=VALUE"),
         ([ZERO2, "--num-gpus", 2, "--argument", "bf17=true"], "Did you mean 'bf16'"),
         ([ZERO2, "--num-gpus", 2, "--argument", "bf16=1"], "1 is not true or false"),
         ([ZERO2, "--num-gpus", 2, "--argument", "learning_rate=fast"], "'fast' is not a number"),
-        (
-            [ZERO2, "--num-gpus", 2, "--target", "accelerate", "--argument", "mixed_precision=int8"],
-            "no precision",
-        ),
+        ([ZERO2, "--num-gpus", 2, "--target", "accelerate", "--argument", "mixed_precision=int8"], "no precision"),
         ([ZERO2, "--num-gpus", 2, "--recipe", "absent.yaml"], "absent.yaml: no such file"),
         ([ZERO2, "--num-gpus", 2, "--recipe", "r.yaml", "--target", "accelerate"], "not by accelerate"),
     ],
@@ -187,9 +179,7 @@ def test_unusable_input_is_one_line_and_2(zerokit: Run, words: list[object], mes
     assert message in refused(zerokit, "resolve", *words)
 
 
-def test_it_goes_on_past_what_nobody_reads_and_refuses_what_check_refuses(
-    zerokit: Run, tmp_path: Path
-) -> None:
+def test_it_goes_on_past_what_nobody_reads_and_refuses_what_check_refuses(zerokit: Run, tmp_path: Path) -> None:
     (tmp_path / "ds.jsonc").write_text(
         '{"train_micro_batch_size_per_gpu": 8, // of one GPU\n"gradient_cliping": 1,\n'
         '"fp16": {"enabled": "true"}, "zero_optimization": {"stage": 2, "cpu_offload": true}}'
@@ -260,9 +250,7 @@ def test_a_launch_file_is_the_ds_config_that_accelerate_makes(zerokit: Run, tmp_
 
 
 @pytest.mark.parametrize("command", ["resolve", "diff"])
-def test_a_launch_file_without_deepspeed_is_refused_in_a_line(
-    zerokit: Run, tmp_path: Path, command: str
-) -> None:
+def test_a_launch_file_without_deepspeed_is_refused_in_a_line(zerokit: Run, tmp_path: Path, command: str) -> None:
     launch = tmp_path / "fsdp.yaml"
     launch.write_text(LAUNCH.replace("DEEPSPEED", "FSDP"))
     files = [launch] * (2 if command == "diff" else 1)

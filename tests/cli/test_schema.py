@@ -30,12 +30,8 @@ def test_it_writes_a_file(zerokit: Run, tmp_path: Path) -> None:
     assert "--force" in refused(zerokit, "schema", "-o", file)
 
 
-@pytest.mark.parametrize(
-    ("options", "name"), [([], "ds_config.schema.json"), (["--recipe"], "recipe.schema.json")]
-)
-def test_the_committed_schemas_are_what_the_command_writes(
-    zerokit: Run, options: list[str], name: str
-) -> None:
+@pytest.mark.parametrize(("options", "name"), [([], "ds_config.schema.json"), (["--recipe"], "recipe.schema.json")])
+def test_the_committed_schemas_are_what_the_command_writes(zerokit: Run, options: list[str], name: str) -> None:
     """If this fails, run ``zerokit schema [--recipe] -o docs/schema/NAME --force``."""
     assert zerokit("schema", *options) == (0, (COMMITTED / name).read_text(), "")
 

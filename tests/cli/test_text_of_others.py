@@ -112,12 +112,7 @@ def test_of_checkpoints(on_terminal: bool, name: str, other: str) -> None:
         steps = [f"{run_folder}/global_step{number}" for number in (5, 6)]
         json_too = [("--format", form) for form in ("text", "json")]
         commands: list[Sequence[object]] = [
-            *(
-                ("checkpoint", what, one, *form)
-                for what in ("show", "verify")
-                for one in steps
-                for form in json_too
-            ),
+            *(("checkpoint", what, one, *form) for what in ("show", "verify") for one in steps for form in json_too),
             *(("checkpoint", "diff", *steps, *form) for form in json_too),
             ("checkpoint", "diff", as_name(f"m{other}"), "n"),
             ("checkpoint", "show", run_folder),
@@ -159,8 +154,7 @@ def test_of_configs_and_recipes(on_terminal: bool, name: str, other: str) -> Non
             (folder / file).write_text(json.dumps(valid | {"gradient_clipping": number}))
         commented = name.replace("\n", " ")
         (folder / "c.jsonc").write_text(
-            f'{{ // {commented}\n"zero_optimization": {{"stage": "3", {commented}: {commented}}},}}',
-            newline="",
+            f'{{ // {commented}\n"zero_optimization": {{"stage": "3", {commented}: {commented}}},}}', newline=""
         )
         recipe = {
             "model": f"./{name}",
@@ -227,8 +221,4 @@ def test_of_logs(on_terminal: bool, lines: list[str], name: str, other: str) -> 
         folder, file = Path(made), as_name(f"{other}.log")
         text = "\n".join(line.format(name=name, other=other) for line in lines)
         (folder / file).write_text(text.replace(LINE, "a line"), newline="")
-        try_all(
-            folder,
-            on_terminal,
-            [("explain-exit", f"./{file}", "--format", form) for form in ("text", "json")],
-        )
+        try_all(folder, on_terminal, [("explain-exit", f"./{file}", "--format", form) for form in ("text", "json")])

@@ -18,17 +18,14 @@ from zerokit.errors import ConfigError, DocumentError
 
 def test_all_problems_come_at_once_in_the_order_of_the_file() -> None:
     text = (
-        '{\n"zero_optimization": {\n"stage": "2",\n"offload_param": {"devise": 1}},\n'
-        '"fp17": {}, "steps_per_print": 0}'
+        '{\n"zero_optimization": {\n"stage": "2",\n"offload_param": {"devise": 1}},\n"fp17": {}, "steps_per_print": 0}'
     )
     problems = check_ds_config(parse_json(text, "ds.json"))
     assert [(problem.line, problem.column) for problem in problems] == [(3, 1), (4, 19), (5, 1), (5, 13)]
 
 
 def test_mistakes_that_others_hide_are_found_as_well() -> None:
-    problems = check_ds_config(
-        Document({"bf16": True, "fp16": {"enabled": "yes"}, "zero_optimization": 3}, "")
-    )
+    problems = check_ds_config(Document({"bf16": True, "fp16": {"enabled": "yes"}, "zero_optimization": 3}, ""))
     assert [dotted(problem.path) for problem in problems] == ["bf16", "fp16.enabled", "zero_optimization"]
     nested = {"optimizer": {"type": "sgd", "params": {"lr": "x"}}}
     assert [problem.path[-1] for problem in check_ds_config(Document(nested, ""))] == ["type", "lr"]
@@ -66,9 +63,7 @@ ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text("auto123e", max_size=5),
     lambda inner: (
         st.lists(inner, max_size=2)
-        | st.dictionaries(
-            st.sampled_from(["stage", "enabled", "type", "params", "lr", "x"]), inner, max_size=3
-        )
+        | st.dictionaries(st.sampled_from(["stage", "enabled", "type", "params", "lr", "x"]), inner, max_size=3)
     ),
     max_leaves=4,
 )
@@ -123,9 +118,7 @@ def test_loading_raises_one_line_with_the_first_problem_and_the_number_of_others
 def test_loading_takes_paths_as_text_and_any_mapping(tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
     from_file = load_ds_config(str(tmp_path / "ds.json"))
-    assert from_file == load_ds_config(
-        MappingProxyType({"zero_optimization": MappingProxyType({"stage": 2})})
-    )
+    assert from_file == load_ds_config(MappingProxyType({"zero_optimization": MappingProxyType({"stage": 2})}))
     document = parse_yaml("zero_optimization:\n  stage: '2'\n")
     assert load_ds_config(document) == from_file
     with pytest.raises(DocumentError, match="no such file"):

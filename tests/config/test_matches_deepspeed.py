@@ -37,11 +37,7 @@ from tests.config.deepspeed_models import MODELS, SOURCE, ZERO  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
-OBJECTS = {
-    ("tensor_parallel", "dtype"),
-    ("tensor_parallel", "tp", "mpu"),
-    ("tensor_parallel", "tp", "tp_group"),
-}
+OBJECTS = {("tensor_parallel", "dtype"), ("tensor_parallel", "tp", "mpu"), ("tensor_parallel", "tp", "tp_group")}
 """Keys that take objects of Python, which a file cannot hold; the models refuse them."""
 
 READ_LATER: dict[tuple[str, ...], tuple[str, ...]] = {
@@ -118,9 +114,7 @@ def test_defaults_are_deepspeeds(surface: Surface) -> None:
         if field is None or key.default is UNKNOWN or section_at(path) is not None:
             continue
         ours = field.get_default(call_default_factory=True)
-        theirs = (
-            key.default.lower() if path[0] == "checkpoint" and isinstance(key.default, str) else key.default
-        )
+        theirs = key.default.lower() if path[0] == "checkpoint" and isinstance(key.default, str) else key.default
         assert ours == theirs, path
         compared += 1
     assert compared > 250
@@ -137,10 +131,7 @@ def test_fields_second_names_and_defaults_are_those_of_the_model(path: tuple[str
         default = ours.model_fields[key].get_default(call_default_factory=True)
         their_default = field.get_default(call_default_factory=True)
         if isinstance(default, Section):
-            assert (
-                not isinstance(their_default, BaseModel)
-                or default.dump(all=True) == their_default.model_dump()
-            )
+            assert not isinstance(their_default, BaseModel) or default.dump(all=True) == their_default.model_dump()
         elif default is None:
             assert their_default in (None, {}), key
         else:

@@ -11,8 +11,8 @@ from tests.examples import examples
 from tests.json_data import load_json
 from zerokit.config import check_ds_config
 from zerokit.config.key_index import all_sections
-from zerokit.config.root import DeepSpeedConfig
 from zerokit.config.schema import json_schema
+from zerokit.config.sections import DeepSpeedConfig
 from zerokit.documents import Document
 
 SCHEMA = json_schema()
@@ -141,10 +141,7 @@ def test_good_configs_pass(data: dict[str, Any]) -> None:
         ({"optimizer": {"type": "Adam", "params": {"betas": [0.9]}}}, "optimizer.params.betas"),
         ({"scheduler": {"type": "WarmupLR"}}, "scheduler"),
         ({"scheduler": {"type": "WarmupLR", "params": None}}, "scheduler.params"),
-        (
-            {"scheduler": {"type": "WarmupCosineLR", "params": {"warmup_max_lr": 1}}},
-            "scheduler.params.warmup_max_lr",
-        ),
+        ({"scheduler": {"type": "WarmupCosineLR", "params": {"warmup_max_lr": 1}}}, "scheduler.params.warmup_max_lr"),
         (
             {"data_efficiency": {"data_sampling": {"dynamic_batching": {"enabled": True}}}},
             "data_efficiency.data_sampling.dynamic_batching",

@@ -35,11 +35,7 @@ def only(data: Any) -> Finding:
         ({"aio": {"thread_count": 1}}, "thread_count", "Did you mean 'intra_op_parallelism'?"),
         ({"timers": {"thruput": {}}}, "thruput", "Did you mean 'throughput'?"),
         ({"mixed_precision": "bf16"}, "mixed_precision", "Did you mean 'bf16.enabled'?"),
-        (
-            {"offload_optimiser": {}},
-            "offload_optimiser",
-            "Did you mean 'zero_optimization.offload_optimizer'?",
-        ),
+        ({"offload_optimiser": {}}, "offload_optimiser", "Did you mean 'zero_optimization.offload_optimizer'?"),
         ({"zero_optimization": {"verbose": True}}, "verbose", "Remove it; comments are allowed"),
         (
             {"optimizer": {"type": "Adam", "params": {"max_grad_norm": 1.0}}},
@@ -115,9 +111,7 @@ def test_misplaced_keys_are_moved_to_their_one_place(
         ({"zero_optimization": {"gradient_clipping": 1.0}}, "error"),  # refused
     ],
 )
-def test_a_misplaced_key_that_says_what_deepspeed_does_anyway_is_no_error(
-    data: dict[str, Any], severity: str
-) -> None:
+def test_a_misplaced_key_that_says_what_deepspeed_does_anyway_is_no_error(data: dict[str, Any], severity: str) -> None:
     finding = only(data)
     assert (finding.rule, finding.severity) == ("misplaced-key", severity)
 
@@ -162,9 +156,7 @@ def test_no_key_is_sent_where_its_value_is_wrong_or_another_stands(data: dict[st
     assert (check_ds_config(Document(data, "ds.json"))[0].hint or "").startswith(hint)
 
 
-@pytest.mark.parametrize(
-    "name", ["model-parallel-size", "stage3_min_live_parameters", "use_optimizer_broadcast"]
-)
+@pytest.mark.parametrize("name", ["model-parallel-size", "stage3_min_live_parameters", "use_optimizer_broadcast"])
 def test_a_name_with_a_word_for_something_else_is_not_a_misspelling(name: str) -> None:
     finding = only({"zero_optimization": {name: 1}} if "stage3" in name else {name: 1})
     assert (finding.hint or "").startswith("Remove it")
@@ -202,10 +194,7 @@ def test_second_names_are_worth_a_note() -> None:
     finding = only(data)
     assert (finding.rule, finding.severity) == ("deprecated-key", "info")
     assert finding.fix == (
-        Move(
-            ("zero_optimization", "prefetch_bucket_size"),
-            ("zero_optimization", "stage3_prefetch_bucket_size"),
-        ),
+        Move(("zero_optimization", "prefetch_bucket_size"), ("zero_optimization", "stage3_prefetch_bucket_size")),
     )
     assert load_ds_config(data).zero_optimization.stage3_prefetch_bucket_size == 50_000_000
 
@@ -227,9 +216,7 @@ def test_second_names_are_worth_a_note() -> None:
         {"optimizer": {"type": "Muon", "params": {"nonsense": 1}}},
     ],
 )
-def test_keys_that_mean_nothing_to_deepspeed_are_warnings_where_it_passes_over_them(
-    data: dict[str, Any],
-) -> None:
+def test_keys_that_mean_nothing_to_deepspeed_are_warnings_where_it_passes_over_them(data: dict[str, Any]) -> None:
     finding = only(data)
     assert (finding.rule, finding.severity) == ("unknown-key", "warning")
     assert load_ds_config(data).dump() != data  # and are left out

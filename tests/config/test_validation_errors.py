@@ -30,9 +30,7 @@ def test_values_are_named_in_plain_words(data: Any, rule: str, message: str, hin
     assert not finding.hint.endswith(".")
 
 
-@pytest.mark.parametrize(
-    ("section", "type_", "params", "key", "message"), ROWS["parameters_are_checked_by_the_type"]
-)
+@pytest.mark.parametrize(("section", "type_", "params", "key", "message"), ROWS["parameters_are_checked_by_the_type"])
 def test_parameters_are_checked_by_the_type(
     section: str, type_: str, params: dict[str, Any], key: str, message: str
 ) -> None:
@@ -79,11 +77,7 @@ def test_switches_that_deepspeed_tests_are_checked_more_closely(data: dict[str, 
         ({"zero_optimization": {"overlap_comm": "false"}}, "zero_optimization.overlap_comm", False),
         ({"zero_optimization": {"overlap_comm": 1}}, "zero_optimization.overlap_comm", True),
         ({"zero_optimization": {"stage": "3"}}, "zero_optimization.stage", 3),
-        (
-            {"zero_optimization": {"reduce_bucket_size": "500000"}},
-            "zero_optimization.reduce_bucket_size",
-            500000,
-        ),
+        ({"zero_optimization": {"reduce_bucket_size": "500000"}}, "zero_optimization.reduce_bucket_size", 500000),
         ({"csv_monitor": {"enabled": 1}}, "csv_monitor.enabled", True),
         ({"prescale_gradients": 1}, "prescale_gradients", True),
     ],

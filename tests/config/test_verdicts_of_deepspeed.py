@@ -37,29 +37,20 @@ OTHER_REASONS = (*BETWEEN_KEYS, "use_gds", "train_micro_batch_size_per_gpu")
 """And those that it refuses for want of a GPU, or of any batch size."""
 
 
-OUR_KEYS = sorted(
-    (*map(str, path), name) for path, model in all_places().items() for name in model.model_fields
-)
+OUR_KEYS = sorted((*map(str, path), name) for path, model in all_places().items() for name in model.model_fields)
 
 
 def _without_combinations(data: Any) -> Any:
     if not isinstance(data, dict):
         return data
-    left_out = (
-        *BETWEEN_KEYS,
-        "min_loss_scale",
-        "stage3_gather_fp16_weights_on_model_save",
-        "partition_config",
-    )
+    left_out = (*BETWEEN_KEYS, "min_loss_scale", "stage3_gather_fp16_weights_on_model_save", "partition_config")
     return {key: _without_combinations(value) for key, value in data.items() if key not in left_out}
 
 
 @pytest.mark.parametrize("path", [path for path in MODELS if len(path) == 1], ids=".".join)
 @given(data=st.data())
 @examples(25, suppress_health_check=list(HealthCheck))
-def test_deepspeed_takes_every_section_that_the_models_take(
-    path: tuple[str, ...], data: st.DataObject
-) -> None:
+def test_deepspeed_takes_every_section_that_the_models_take(path: tuple[str, ...], data: st.DataObject) -> None:
     ours = all_places()[path]
     section = _without_combinations(data.draw(sections(ours.__name__, auto=False)))
     config = load_ds_config({path[0]: section})

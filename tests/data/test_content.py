@@ -75,9 +75,7 @@ def test_a_replaced_folder_that_datasets_has_saved_is_read(tmp_path: Path) -> No
         assert texts(str(tmp_path / "data")) == [row["text"] for row in rows]
 
 
-def test_files_are_read_once_while_their_content_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_read_once_while_their_content_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also after a touch, and under another name."""
     put(tmp_path / "data" / "a.jsonl", OF_TEXTS["a.jsonl"](OLD))
     first = load_examples(str(tmp_path / "data/a.jsonl"), where="w")

@@ -27,9 +27,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedTokenizerBa
     return tiny_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
-@pytest.mark.parametrize(
-    "text", ["The for statement is used to iterate, " * 9, "x" * 200, "", "  a b  c " * 20]
-)
+@pytest.mark.parametrize("text", ["The for statement is used to iterate, " * 9, "x" * 200, "", "  a b  c " * 20])
 def test_pieces_give_the_tokens_of_the_whole(
     text: str, tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -42,9 +40,7 @@ def test_pieces_give_the_tokens_of_the_whole(
     assert encode(tokenizer, text, most=7) == whole[:7]
 
 
-def test_what_is_left_out_is_not_encoded(
-    tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_left_out_is_not_encoded(tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch) -> None:
     encoded: list[int] = []
 
     def count(text: str, **options: bool) -> dict[str, list[int]]:
@@ -59,10 +55,7 @@ def test_what_is_left_out_is_not_encoded(
 @pytest.mark.parametrize(
     ("template", "message"),
     [
-        (
-            "a\n{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
-            "line 2: takes more",
-        ),
+        ("a\n{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "line 2: takes more"),
         ("{{ 'a' * 10**10 }}", "line 1: takes more than 512 MiB of memory"),
         ("\n\n{{ messages[7].role }}", "line 3: list object has no element 7"),
         ("\n{% if %}", "line 2: Expected an expression"),

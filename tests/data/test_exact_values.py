@@ -85,20 +85,14 @@ def test_values_of_json_keep_their_types_keys_and_digits(write: Callable[[Rows],
             kept = [{key: row[key] for key in wanted} for row, wanted in zip(found, rows, strict=True)]
             assert json.dumps(kept) == json.dumps(rows)  # in which 1, 1.0 and true differ
             assert all(
-                row[key] is None
-                for row, wanted in zip(found, rows, strict=True)
-                for key in row.keys() - wanted
+                row[key] is None for row, wanted in zip(found, rows, strict=True) for key in row.keys() - wanted
             )
 
 
 def test_rows_of_a_large_file_keep_values_that_arrow_would_change(tmp_path: Path) -> None:
     number = 2**53 + 1
     rows: Rows = [{"id": index, "text": "x" * 100_000} for index in range(100)]  # more than a chunk
-    rows += [
-        {"text": 3.5, "tools": {"a": 1}},
-        {"text": "NaN", "tools": {"b": [None]}},
-        {"id": number * number},
-    ]
+    rows += [{"text": 3.5, "tools": {"a": 1}}, {"text": "NaN", "tools": {"b": [None]}}, {"id": number * number}]
     rows += [{"text": "2021-05-01", "id": str(index)} for index in range(100)]
     with written("a.jsonl", jsonl(rows)) as file:
         for found in both_ways(file):

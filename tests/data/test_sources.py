@@ -70,9 +70,7 @@ def test_compressed_texts_are_read_and_have_their_lines(ending: str, module: Any
 
 @pytest.mark.parametrize("harm", ["cut", "changed", "other"])
 @pytest.mark.parametrize(("ending", "module"), [(".gz", gzip), (".bz2", bz2), (".xz", lzma)])
-def test_a_compressed_file_that_is_damaged_is_named(
-    ending: str, module: Any, harm: str, tmp_path: Path
-) -> None:
+def test_a_compressed_file_that_is_damaged_is_named(ending: str, module: Any, harm: str, tmp_path: Path) -> None:
     rows = "".join(json.dumps({"text": random.Random(row).randbytes(40).hex()}) + "\n" for row in range(500))
     whole = module.compress(rows.encode())
     half = len(whole) // 2
@@ -93,10 +91,7 @@ def test_zst_asks_for_the_package_that_reads_it(tmp_path: Path, monkeypatch: pyt
 
 def test_tables_of_tabs_are_read_and_have_their_lines(tmp_path: Path) -> None:
     file = write(tmp_path, "a.tsv", 'text\tlabel\n"a, b"\t1\n\nc\t2\n')
-    assert list(load_examples(file, where="w")) == [
-        {"text": "a, b", "label": "1"},
-        {"text": "c", "label": "2"},
-    ]
+    assert list(load_examples(file, where="w")) == [{"text": "a, b", "label": "1"}, {"text": "c", "label": "2"}]
     assert place_of(file, 1, where="w") == f"{file}:4"
 
 
@@ -131,11 +126,7 @@ def test_what_datasets_has_saved_is_read_by_split(tmp_path: Path) -> None:
         (["train.jsonl", "test.jsonl"], "validation", ["test"]),
         (["train.jsonl", "dev.jsonl", "test.jsonl"], "validation", ["dev"]),
         (["my_training_data.jsonl", "my-val.jsonl"], "train", ["my_training_data"]),
-        (
-            ["train-0-of-2.jsonl", "train-1-of-2.jsonl", "test-0-of-1.jsonl"],
-            "train",
-            ["train-0-of-2", "train-1-of-2"],
-        ),
+        (["train-0-of-2.jsonl", "train-1-of-2.jsonl", "test-0-of-1.jsonl"], "train", ["train-0-of-2", "train-1-of-2"]),
         (["train_sft.jsonl", "train_gen.jsonl"], "train_sft", ["train_sft"]),
         (["train.jsonl", "more.jsonl", "test.jsonl"], "train", ["more", "train"]),
         (["test.jsonl", "contest.jsonl"], "train", ["contest"]),
@@ -169,9 +160,7 @@ def test_of_a_folder_with_several_splits_one_is_read(
         (["a.jsonl"], "default", "Choose one of: train"),
     ],
 )
-def test_a_split_that_no_file_bears_is_refused(
-    names: list[str], split: str, hint: str, tmp_path: Path
-) -> None:
+def test_a_split_that_no_file_bears_is_refused(names: list[str], split: str, hint: str, tmp_path: Path) -> None:
     for name in names:
         write(tmp_path, name, JSONL)
     error = error_of(str(tmp_path), split=split)
@@ -268,9 +257,7 @@ def test_text_is_read_by_paragraph_or_by_line(tmp_path: Path) -> None:
     assert [line for line in lines if line] == ["a", "b", "c"]
 
 
-def test_a_folder_is_all_its_data_files_in_order_of_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_is_all_its_data_files_in_order_of_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listed = Path.glob
     monkeypatch.setattr(Path, "glob", lambda *asked: sorted(listed(*asked), reverse=True))
     folder = tmp_path / "data"
@@ -301,9 +288,7 @@ def test_builtin_data_has_training_and_held_out_parts() -> None:
     assert error_of("builtin:python-referense").hint == "Did you mean 'python-reference'?"
 
 
-@pytest.mark.parametrize(
-    "name", ["none.jsonl", "./none", "/none/at/all", "~/none-at-all", "org/name/data.csv"]
-)
+@pytest.mark.parametrize("name", ["none.jsonl", "./none", "/none/at/all", "~/none-at-all", "org/name/data.csv"])
 def test_a_missing_file_is_not_looked_for_on_the_hub(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: pytest.fail("asked the Hub"))
     error = error_of(name)
@@ -385,8 +370,7 @@ def test_malformed_json_is_named_with_file_and_line(
 
 
 @pytest.mark.parametrize(
-    ("name", "content"),
-    [("a.jsonl", b'{"text": "\xe9"}\n'), ("a.txt", b"\xe9\xff"), ("a.csv", b"text\n\xe9\xff\n")],
+    ("name", "content"), [("a.jsonl", b'{"text": "\xe9"}\n'), ("a.txt", b"\xe9\xff"), ("a.csv", b"text\n\xe9\xff\n")]
 )
 def test_what_is_not_utf8_is_refused_at_once(name: str, content: bytes, tmp_path: Path) -> None:
     file = write(tmp_path, name, content)
@@ -403,9 +387,7 @@ def test_malformed_csv_is_a_data_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "error", [ConnectionError("no network\nfor you"), ValueError('Unknown split "trian"'), RuntimeError()]
 )
-def test_a_hub_that_does_not_answer_is_a_data_error(
-    error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hub_that_does_not_answer_is_a_data_error(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     def load_dataset(*_: Any, **__: Any) -> None:
         raise error
 
@@ -458,9 +440,6 @@ def test_each_example_has_its_place(kind: str, places: list[str], tmp_path: Path
     for folder in ("first", "second"):
         (tmp_path / folder).mkdir()
     files = [str(written(tmp_path / folder, kind)) for folder in ("first", "second")]
-    assert (
-        list(load_examples(files, where="w").column("completion"))
-        == [completion for _, completion in PAIRS] * 2
-    )
+    assert list(load_examples(files, where="w").column("completion")) == [completion for _, completion in PAIRS] * 2
     expected = [f"{file}{place}" for file in files for place in places]
     assert [place_of(files, row, where="w") for row in range(6)] == expected

@@ -41,9 +41,7 @@ def write(folder: Path, ending: str, rows: list[dict[str, Any]], name: str = "a"
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet", "txt"])
-def test_a_stream_has_the_examples_that_are_loaded_and_goes_on_where_it_was(
-    ending: str, tmp_path: Path
-) -> None:
+def test_a_stream_has_the_examples_that_are_loaded_and_goes_on_where_it_was(ending: str, tmp_path: Path) -> None:
     """Of two files, from every place: also from the end of one, and from the end of all."""
     for name, rows in (("a", ROWS[:23]), ("b", ROWS[23:])):
         write(tmp_path, ending, rows, name)

@@ -17,10 +17,7 @@ from zerokit.distributed.cores import bind_to_cores, share
 from zerokit.distributed.ranks import Ranks
 from zerokit.processors import cpu_limit, num_threads, physical_cores
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.skipif(sys.platform != "linux", reason="other systems bind no process"),
-]
+pytestmark = [pytest.mark.torch, pytest.mark.skipif(sys.platform != "linux", reason="other systems bind no process")]
 
 
 def machine(folder: Path, *, sockets: int, cores: int) -> None:
@@ -68,9 +65,7 @@ def bound(
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: masks[rank])
     monkeypatch.setattr(os, "sched_setaffinity", lambda _, cpus: (given.clear(), given.update(cpus)))
     monkeypatch.setattr("zerokit.distributed.cores.physical_cores", lambda cpus: [[cpu] for cpu in cpus])
-    group: Any = SimpleNamespace(
-        ranks=Ranks(rank, len(masks), local.index(rank), len(local)), gather_objects=gather
-    )
+    group: Any = SimpleNamespace(ranks=Ranks(rank, len(masks), local.index(rank), len(local)), gather_objects=gather)
     found = bind_to_cores(group)
     assert asked == [(hosts[rank], sorted(masks[rank]))], "all ranks ask each other, or all wait"
     return found, given
@@ -153,9 +148,7 @@ def test_the_share_of_a_rank_that_is_bound_is_not_divided_again() -> None:
         ),
     ],
 )
-def test_control_groups_limit_the_processor(
-    files: dict[str, str], limit: float | None, tmp_path: Path
-) -> None:
+def test_control_groups_limit_the_processor(files: dict[str, str], limit: float | None, tmp_path: Path) -> None:
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -165,12 +158,6 @@ def test_control_groups_limit_the_processor(
 def test_threads_are_shared_within_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64))
     monkeypatch.setattr("zerokit.processors.physical_cores", lambda cpus: [[cpu] for cpu in cpus])
-    for limit, processes_, threads in (
-        (None, 8, 8),
-        (None, 100, 1),
-        (12.5, 1, 12),
-        (12.5, 4, 3),
-        (0.5, 1, 1),
-    ):
+    for limit, processes_, threads in ((None, 8, 8), (None, 100, 1), (12.5, 1, 12), (12.5, 4, 3), (0.5, 1, 1)):
         monkeypatch.setattr("zerokit.processors.cpu_limit", lambda limit=limit: limit)
         assert num_threads(processes_) == threads

@@ -130,9 +130,7 @@ def test_a_folder_that_cannot_be_written_is_named(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "file"))
-    with pytest.raises(
-        LaunchError, match=r"^TORCH_EXTENSIONS_DIR: DeepSpeed's extensions cannot be compiled in "
-    ):
+    with pytest.raises(LaunchError, match=r"^TORCH_EXTENSIONS_DIR: DeepSpeed's extensions cannot be compiled in "):
         load()
 
 
@@ -151,16 +149,12 @@ def test_a_compiler_s_own_words_are_told_not_its_command(cause: str) -> None:
 
         def load(self, *, verbose: bool) -> None:
             command = "[1/3] c++ -DTORCH_EXTENSION_NAME=an_op -Werror -c a.cpp -o a.o"
-            said = (
-                f"Error building extension 'an_op': {command}\nFAILED: [code=1] a.o\n{command}\n{cause}\nlast"
-            )
+            said = f"Error building extension 'an_op': {command}\nFAILED: [code=1] a.o\n{command}\n{cause}\nlast"
             raise RuntimeError(said)
 
     with pytest.raises(LaunchError) as caught:
         extensions._load(Fails())
-    assert (
-        str(caught.value) == f"this machine: DeepSpeed's an_op cannot be built: {cause}. {caught.value.hint}"
-    )
+    assert str(caught.value) == f"this machine: DeepSpeed's an_op cannot be built: {cause}. {caught.value.hint}"
 
 
 def _programs(folder: Path, *names: str) -> Path:
@@ -179,9 +173,7 @@ def _find_own_ninja(*path: Path, extensions_folder: Path, monkeypatch: pytest.Mo
     return os.environ["PATH"].split(os.pathsep)
 
 
-def test_a_link_to_this_environment_s_own_ninja_comes_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_link_to_this_environment_s_own_ninja_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another one, of the system, takes what this one has built for outdated, and the other way round."""
     own, system = own_ninja(), _programs(tmp_path / "system", "ninja")
     assert own is not None

@@ -40,9 +40,7 @@ def test_quantization_is_refused_where_deepspeed_would_load_its_kernels(
         check_gpu_features(zero, dotted, ranks=ranks)
 
 
-@pytest.mark.parametrize(
-    "error", [ValueError, OSError("CUDA_HOME environment variable is not set"), RuntimeError]
-)
+@pytest.mark.parametrize("error", [ValueError, OSError("CUDA_HOME environment variable is not set"), RuntimeError])
 def test_whatever_keeps_the_kernels_from_loading_they_are_not_there(
     error: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,9 +90,7 @@ def no_space() -> None:
 
 
 def no_memory() -> None:
-    raise RuntimeError(
-        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8.00 GiB"
-    )
+    raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8.00 GiB")
 
 
 def quoted() -> None:

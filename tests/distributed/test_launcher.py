@@ -77,10 +77,7 @@ def started(folder: Path, rank: str) -> Iterator[subprocess.Popen[str]]:
         stderr=subprocess.PIPE,
         text=True,
         # A test before may have made this process a rank.
-        env={
-            **{name: value for name, value in os.environ.items() if name not in names},
-            "FOLDER": str(folder),
-        },
+        env={**{name: value for name, value in os.environ.items() if name not in names}, "FOLDER": str(folder)},
     ) as run:
         yield run
 
@@ -98,6 +95,7 @@ def is_running(pid: int) -> bool:
     return stat is not None and stat.runs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGHUP])
 @pytest.mark.parametrize("killed", ["zerokit", "runner", "launch", "rank 0", "rank 1"])
 def test_a_killed_process_ends_the_run_with_a_line_and_without_ranks(
@@ -149,10 +147,7 @@ _LOST = "from zerokit.distributed.exit_reports import mark_outside_cause\n"
 @pytest.mark.parametrize(
     ("rank", "reason"),
     [
-        (
-            f"{RANK}{_OTHER_WAITS}os.kill(os.getpid(), 9)",
-            "a rank was killed by SIGKILL before the run finished",
-        ),
+        (f"{RANK}{_OTHER_WAITS}os.kill(os.getpid(), 9)", "a rank was killed by SIGKILL before the run finished"),
         (f"{RANK}{_OTHER_WAITS}os.abort()", "a rank was killed by SIGABRT before the run finished"),
         (f"{RANK}{_LOST}mark_outside_cause()\nexit_now(1)", "a rank, or the connection to one, was lost"),
         (f"{RANK}{_LOST}{_OTHER_WAITS}mark_outside_cause()\nexit_now(1)", "a rank, or the connection"),
@@ -165,9 +160,7 @@ _LOST = "from zerokit.distributed.exit_reports import mark_outside_cause\n"
         ("1 / 0", None),
     ],
 )
-def test_a_run_may_be_restarted_after_a_crash_from_outside(
-    rank: str, reason: str | None, tmp_path: Path
-) -> None:
+def test_a_run_may_be_restarted_after_a_crash_from_outside(rank: str, reason: str | None, tmp_path: Path) -> None:
     with started(tmp_path, rank) as run:
         _, said = run.communicate()
     assert ("may be restarted: " in said) == (reason is not None)

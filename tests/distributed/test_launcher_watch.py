@@ -29,9 +29,7 @@ threading.Event().wait()
 
 def start(*words: str | Path) -> subprocess.Popen[str]:
     pipe = subprocess.PIPE
-    return subprocess.Popen(
-        [sys.executable, *words], stdout=pipe, stderr=pipe, text=True, start_new_session=True
-    )
+    return subprocess.Popen([sys.executable, *words], stdout=pipe, stderr=pipe, text=True, start_new_session=True)
 
 
 @pytest.mark.parametrize(
@@ -48,10 +46,7 @@ def test_a_rank_ends_with_any_of_its_launchers(ended: int, tmp_path: Path) -> No
         assert launchers[2] == runner.pid
         os.kill(launchers[ended], signal.SIGKILL)
         assert runner.stdout.read() == ""  # all that have it open have ended
-        assert (
-            f"rank 3 ends, because its launcher (process {launchers[ended]}) has ended"
-            in runner.stderr.read()
-        )
+        assert f"rank 3 ends, because its launcher (process {launchers[ended]}) has ended" in runner.stderr.read()
 
 
 @pytest.mark.torch  # a package called deepspeed must be found, though it is none

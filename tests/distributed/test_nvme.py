@@ -9,13 +9,7 @@ from typing import Any
 import pytest
 
 from zerokit.distributed.group import RankGroup
-from zerokit.distributed.nvme import (
-    check_nvme,
-    clear_swap_folder,
-    has_async_io,
-    locked_swap_folders,
-    uses_nvme,
-)
+from zerokit.distributed.nvme import check_nvme, clear_swap_folder, has_async_io, locked_swap_folders, uses_nvme
 from zerokit.distributed.ranks import Ranks
 from zerokit.documents import dotted
 from zerokit.errors import ConfigError, ZerokitError
@@ -58,10 +52,7 @@ def test_two_runs_do_not_swap_to_one_folder(tmp_path: Path) -> None:
     both = {**on_nvme("offload_param", str(tmp_path)), **optimizer}
     with swap_folders(both, dotted):
         says = r"^zero_optimization.offload_optimizer.nvme_path: another run swaps to '"
-        with (
-            pytest.raises(ConfigError, match=says),
-            swap_folders(on_nvme("offload_optimizer", str(tmp_path)), dotted),
-        ):
+        with pytest.raises(ConfigError, match=says), swap_folders(on_nvme("offload_optimizer", str(tmp_path)), dotted):
             pass
         (tmp_path / "other").mkdir()
         with swap_folders(on_nvme("offload_optimizer", str(tmp_path / "other")), dotted):

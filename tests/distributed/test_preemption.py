@@ -111,17 +111,10 @@ sys.exit(run_launcher(sys.argv[1:], 1, os.environ, again="Start it again"))
 
 @pytest.mark.parametrize(
     ("rank", "number", "code"),
-    [
-        (SAVES, signal.SIGINT, 75),
-        (SAVES, signal.SIGTERM, 75),
-        ("", signal.SIGTERM, 143),
-        ("", signal.SIGINT, 130),
-    ],
+    [(SAVES, signal.SIGINT, 75), (SAVES, signal.SIGTERM, 75), ("", signal.SIGTERM, 143), ("", signal.SIGINT, 130)],
     ids=["Ctrl-C", "SIGTERM", "before the first step", "Ctrl-C before the first step"],
 )
-def test_a_launcher_asks_its_ranks_and_tells_what_they_did(
-    rank: str, number: int, code: int, tmp_path: Path
-) -> None:
+def test_a_launcher_asks_its_ranks_and_tells_what_they_did(rank: str, number: int, code: int, tmp_path: Path) -> None:
     (tmp_path / "launcher").write_text(LAUNCHER)
     rank += "import threading\nprint('ready', flush=True)\nthreading.Event().wait()"
     words = [sys.executable, str(tmp_path / "launcher"), rank]
@@ -150,9 +143,7 @@ def test_what_is_asked_at_the_terminal_can_be_answered() -> None:
     person, terminal = pty.openpty()
     os.write(person, b"7\n")
     words = [sys.executable, "-c", asks]
-    done = subprocess.run(
-        [sys.executable, "-c", run, *words], stdin=terminal, start_new_session=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", run, *words], stdin=terminal, start_new_session=True, check=False)
     os.close(person)
     os.close(terminal)
     assert done.returncode == 7

@@ -19,10 +19,7 @@ ADDRESS = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     ("environment", "expected"),
     [
         # deepspeed
-        (
-            {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "LOCAL_SIZE": "4", "CROSS_RANK": "1"},
-            Ranks(5, 8, 1, 4),
-        ),
+        ({"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "LOCAL_SIZE": "4", "CROSS_RANK": "1"}, Ranks(5, 8, 1, 4)),
         # torchrun, accelerate launch
         (
             {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1"},
@@ -74,11 +71,7 @@ def test_plain_python_keeps_the_address_it_was_given_and_reads_itself_back() -> 
         # which could be any rank of its node
         ({"RANK": "1", "WORLD_SIZE": "2"}, "LOCAL_RANK", "set only some of RANK, WORLD_SIZE and LOCAL_RANK"),
         ({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "x"}, "LOCAL_RANK", "'x' is not a number"),
-        (
-            {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_SIZE": "x"},
-            "LOCAL_SIZE",
-            "'x' is not a number",
-        ),
+        ({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_SIZE": "x"}, "LOCAL_SIZE", "'x' is not a number"),
         (
             {"SLURM_NTASKS": "4", "SLURM_STEP_ID": "0"},
             "SLURM_NTASKS",
@@ -92,9 +85,7 @@ def test_plain_python_keeps_the_address_it_was_given_and_reads_itself_back() -> 
         ({"SLURM_NTASKS": "four", "SLURM_STEP_ID": "0"}, "SLURM_NTASKS", "'four' is not a number"),
     ],
 )
-def test_variables_that_do_not_add_up_are_named(
-    environment: dict[str, str], where: str, message: str
-) -> None:
+def test_variables_that_do_not_add_up_are_named(environment: dict[str, str], where: str, message: str) -> None:
     with pytest.raises(LaunchError) as caught:
         read_ranks(environment)
     assert caught.value.where == where

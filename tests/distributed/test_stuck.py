@@ -122,9 +122,7 @@ def test_a_rank_that_waits_for_others_is_left_alone(doing: Any, work: Work) -> N
 
 
 @pytest.mark.parametrize("part", ["step", "batch"])
-def test_a_process_that_is_alone_waits_for_nobody(
-    part: str, work: Work, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_process_that_is_alone_waits_for_nobody(part: str, work: Work, capsys: pytest.CaptureFixture[str]) -> None:
     waits = library("torch.utils.data.dataloader")
     assert not look(work, waits, 40, Ranks())
     with getattr(work, part)():
@@ -147,9 +145,7 @@ def test_one_that_does_nothing_between_steps_or_goes_on_is_left_alone(work: Work
 
 
 @pytest.mark.parametrize("unknown", ["bytes_moved", "lists_children"])
-def test_what_is_not_counted_is_not_nothing(
-    unknown: str, work: Work, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_not_counted_is_not_nothing(unknown: str, work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stuck, unknown, lambda *_: None)
     with work.step():
         assert not look(work, wait, 40)
@@ -213,9 +209,7 @@ def test_only_another_rank_of_this_run_is_ended(
     other = {**own, "RANK": "0", **of_other}
     monkeypatch.setattr(stuck, "children_of", lambda parent: [7])
     monkeypatch.setattr(stuck, "stat_of", lambda pid: Stat("T", 1, "0", 0.0))
-    monkeypatch.setattr(
-        stuck, "variables_of", lambda pid: {name: value for name, value in other.items() if value}
-    )
+    monkeypatch.setattr(stuck, "variables_of", lambda pid: {name: value for name, value in other.items() if value})
     monkeypatch.setattr(StuckWatch, "_end_stopped", lambda *args: ended.append(args[1:]))
     watcher = StuckWatch(Ranks(1, 2, 1, 2), Work(), 1.0)
     for _ in range(3):

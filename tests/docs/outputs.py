@@ -21,9 +21,7 @@ FILES = ["explanation/where-the-bytes-go.svg"]
 """What the commands write."""
 WIDTH = 110
 
-PAIR = re.compile(
-    r"^```bash\n(?P<command>.*?)\n```\n\n```text\n(?P<output>.*?)```$", re.MULTILINE | re.DOTALL
-)
+PAIR = re.compile(r"^```bash\n(?P<command>.*?)\n```\n\n```text\n(?P<output>.*?)```$", re.MULTILINE | re.DOTALL)
 
 
 @cache

@@ -21,10 +21,4 @@ def test_known_scripts_are_within_one_percent() -> None:
 
 def test_error_figures_are_of_sizes() -> None:
     found = accuracy._error_figures([-0.3, 0.1, 0.2])
-    assert found == {
-        "count": 3,
-        "median": pytest.approx(0.2),
-        "p90": 0.3,
-        "worst": 0.3,
-        "beyond_a_quarter": 1,
-    }
+    assert found == {"count": 3, "median": pytest.approx(0.2), "p90": 0.3, "worst": 0.3, "beyond_a_quarter": 1}

@@ -17,10 +17,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.distributed]
 # In the order in which a reader meets them: a page may use what an earlier one made.
 PAGES = [
     "getting-started.md",
-    *(
-        f"how-to/{name}.md"
-        for name in ("plan-memory", "check-a-config", "rehearse", "lora", "generate", "dead-run")
-    ),
+    *(f"how-to/{name}.md" for name in ("plan-memory", "check-a-config", "rehearse", "lora", "generate", "dead-run")),
 ]
 
 BLOCK = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -52,9 +49,7 @@ def test_python_runs(page: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
     script = "".join(PYTHON.findall((REPOSITORY / page).read_text(encoding="utf-8")))
-    lines = [
-        f"assert {line.partition('# True')[0]}" if "# True" in line else line for line in script.splitlines()
-    ]
+    lines = [f"assert {line.partition('# True')[0]}" if "# True" in line else line for line in script.splitlines()]
     run = processes.run([sys.executable, "-c", "\n".join(lines)], cwd=tmp_path)
     assert run.returncode == 0, run.stderr[-2000:]
 

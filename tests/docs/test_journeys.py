@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests import processes
+from tests.combinations import REST
 from tests.tiny import REPOSITORY, tiny_llama, tiny_tokenizer
 
 PAGES = REPOSITORY / "docs/journeys"
@@ -31,9 +32,9 @@ JOURNEYS = {
     "hobbyist": TRAINS,
     "trl-user": REHEARSES,
     "config-keeper": (),
-    "overnight": TRAINS,
+    "overnight": (*TRAINS, REST),  # kills and resumes, as launched/test_killed_launcher does
     "on-call": (),
-    "researcher": TRAINS,
+    "researcher": (*TRAINS, REST),
     "programmer": (),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -48,14 +49,15 @@ def test_a_link_leads_to_a_file_and_a_heading(page: str) -> None:
             assert place in places(target.read_text(encoding="utf-8"))[0], (file, place)
 
 
-SITE = generated_pages()
+SITE = cache(generated_pages)
+"""Made when the first test asks, not as tests are collected, which each worker does."""
 
 
 def in_the_site(page: str) -> str | None:
     """The Markdown of a page of the site; None if there is none."""
     file = f"docs/{page}"
-    if page in SITE:
-        return SITE[page]
+    if page in SITE():
+        return SITE()[page]
     if not (REPOSITORY / file).is_file() or file.startswith(NOT_IN_THE_SITE):
         return None
     is_text = file.endswith(".md")
@@ -74,9 +76,7 @@ def test_a_link_leads_to_a_page_of_the_site_and_a_heading(page: str) -> None:
 
 
 def test_a_link_that_leaves_the_site_leads_into_the_repository() -> None:
-    text = (
-        "[a](../x/y.py) [b](../tests/z.json) [c](../ds_configs/README.md) [d](glossary.md#data) [e](schema)"
-    )
+    text = "[a](../x/y.py) [b](../tests/z.json) [c](../ds_configs/README.md) [d](glossary.md#data) [e](schema)"
     changed = with_links_of_the_site(text, "docs/glossary.md")
     assert changed == (
         "[a](https://github.com/zerokit/zerokit/blob/main/x/y.py) "
@@ -96,8 +96,6 @@ def test_the_site_shows_each_page_once() -> None:
             walk(one)
 
     walk(settings["nav"])
-    pages = {SITE_PLACES.get(page, page.removeprefix("docs/")) for page in PAGES} | SITE.keys()
+    pages = {SITE_PLACES.get(page, page.removeprefix("docs/")) for page in PAGES} | SITE().keys()
     assert sorted(named) == sorted(page for page in pages if not page.startswith("rules/"))
-    assert settings["exclude_docs"].split() == [
-        f"{folder.removeprefix('docs/')}/" for folder in NOT_IN_THE_SITE
-    ]
+    assert settings["exclude_docs"].split() == [f"{folder.removeprefix('docs/')}/" for folder in NOT_IN_THE_SITE]

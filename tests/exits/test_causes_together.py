@@ -19,10 +19,7 @@ def test_a_cause_of_two_lines_names_what_the_second_says() -> None:
         "[rank0]: - ds fp16.enabled=True vs hf fp16|fp16_full_eval=False",
     )
     assert explain(*differs).message.endswith("ds fp16.enabled=True vs hf fp16|fp16_full_eval=False")
-    refused = (
-        "pydantic.ValidationError: 3 validation errors for DeepSpeedZeroConfig",
-        "zero_hpz_partition_size",
-    )
+    refused = ("pydantic.ValidationError: 3 validation errors for DeepSpeedZeroConfig", "zero_hpz_partition_size")
     assert explain(*refused).message == "DeepSpeed refuses a key of its config: zero_hpz_partition_size"
     loaded = (
         "_pickle.UnpicklingError: Weights only load failed. This file can still be loaded, to do so you have",
@@ -34,13 +31,8 @@ def test_a_cause_of_two_lines_names_what_the_second_says() -> None:
 
 
 def test_what_a_line_of_any_such_failure_says_comes_after_one_that_says_why() -> None:
-    error = (
-        "[rank7]: torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:275, unhandled cuda error"
-    )
-    assert (
-        explain(error, "[rank7]: Last error:", "[rank7]: Cuda failure 1 'invalid argument'").cause
-        == "nccl-cuda"
-    )
+    error = "[rank7]: torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:275, unhandled cuda error"
+    assert explain(error, "[rank7]: Last error:", "[rank7]: Cuda failure 1 'invalid argument'").cause == "nccl-cuda"
     met = (
         "RuntimeError: Connection reset by peer",
         "",
@@ -65,12 +57,8 @@ def test_what_a_program_s_line_and_its_exception_say_together_counts() -> None:
 
 
 def test_an_assertion_of_a_kernel_is_no_index_though_torch_says_it_of_both() -> None:
-    refused = (
-        "/a/Loss.cu:94: operator(): block: [7,0,0] Assertion `input_val >= zero && input_val <= one` failed."
-    )
-    assert (
-        explain(refused, "RuntimeError: CUDA error: device-side assert triggered").cause == "kernel-assertion"
-    )
+    refused = "/a/Loss.cu:94: operator(): block: [7,0,0] Assertion `input_val >= zero && input_val <= one` failed."
+    assert explain(refused, "RuntimeError: CUDA error: device-side assert triggered").cause == "kernel-assertion"
 
 
 def test_what_c_plus_plus_raised_is_told_unless_it_is_a_rank_that_waited() -> None:
@@ -78,16 +66,13 @@ def test_what_c_plus_plus_raised_is_told_unless_it_is_a_rank_that_waited() -> No
     raised = "terminate called after throwing an instance of 'std::runtime_error'"
     assert explain(raised, "  what():  no such device", ended).message == "C++ code failed: no such device"
     waited = "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE)"
-    assert explain(
-        raised.replace("std::runtime_error", "c10::Error"), f"  what():  {waited}", ended
-    ).cause == ("nccl-timeout")
+    assert explain(raised.replace("std::runtime_error", "c10::Error"), f"  what():  {waited}", ended).cause == (
+        "nccl-timeout"
+    )
 
 
 def test_memory_that_cannot_be_pinned_is_none_of_the_gpu() -> None:
-    above = (
-        '  File "/v/site-packages/deepspeed/runtime/zero/stage3.py", line 9, in f',
-        "    p = p.pin_memory()",
-    )
+    above = ('  File "/v/site-packages/deepspeed/runtime/zero/stage3.py", line 9, in f', "    p = p.pin_memory()")
     raised = "RuntimeError: CUDA error: out of memory"
     assert explain(raised).cause == "gpu-taken"
     assert explain(*above, raised).cause == "pinned-memory"
@@ -98,9 +83,7 @@ def test_memory_that_cannot_be_pinned_is_none_of_the_gpu() -> None:
 
 
 def test_a_file_that_is_no_pickle_has_not_more_than_tensors() -> None:
-    refused = (
-        "_pickle.UnpicklingError: Weights only load failed. In PyTorch 2.6, we changed the default value"
-    )
+    refused = "_pickle.UnpicklingError: Weights only load failed. In PyTorch 2.6, we changed the default value"
     why = "compatible with your use case: WeightsUnpickler error: "
     for first in (118, 60):  # of a pointer of Git LFS, and of a page
         for below in ((f"{why}Unsupported operand {first}",), (why, "", f"Unsupported operand {first}")):
@@ -143,9 +126,7 @@ def test_a_process_that_cannot_be_forked_is_no_lock_that_another_has() -> None:
     assert explain(file, "    self.pid = os.fork()", "               ^^^^^^^^^", raised).cause == "processes"
     command = ("    self.pid = _fork_exec(", "               ^^^^^^^^^^^")
     assert explain(file, *command, raised).cause == "processes"
-    assert (
-        explain('  File "/w/a.py", line 6, in f', "    fcntl.flock(file, how)", raised).cause == "exception"
-    )
+    assert explain('  File "/w/a.py", line 6, in f', "    fcntl.flock(file, how)", raised).cause == "exception"
 
 
 def test_what_was_raised_before_a_missing_process_group_is_told_beside_it() -> None:
@@ -167,8 +148,7 @@ def test_what_was_raised_before_a_missing_process_group_is_told_beside_it() -> N
 
 def test_a_folder_that_is_not_there_is_named_before_the_hub() -> None:
     found = explain(
-        "requests.exceptions.HTTPError: 401 Client Error: Unauthorized for url: "
-        "https://huggingface.co/output",
+        "requests.exceptions.HTTPError: 401 Client Error: Unauthorized for url: https://huggingface.co/output",
         "",
         "The above exception was the direct cause of the following exception:",
         "",
@@ -195,11 +175,7 @@ def test_a_time_limit_that_ended_ranks_that_waited_is_not_the_cause() -> None:
 
 def test_what_is_raised_is_told_though_a_program_logs_it_as_information() -> None:
     level = "2026-11-23 10:00:00.000 [INFO] [Driver] "
-    lines = (
-        'File "/w/train.py", line 7, in f',
-        "engine.step()",
-        "OSError: [Errno 28] No space left on device",
-    )
+    lines = ('File "/w/train.py", line 7, in f', "engine.step()", "OSError: [Errno 28] No space left on device")
     assert explain(*(level + line for line in lines)).cause == "no-space"
     survived = level + "saving again after OSError: [Errno 28] No space left on device"
     assert explain(survived, "my.BatchError: two").cause == "exception"
@@ -213,9 +189,7 @@ def test_each_cause_has_words_and_patterns_that_begin_with_plain_text() -> None:
             assert not pattern.pattern.startswith(("^", r"\s", r"\S", r"\w", r"\d", "["))
 
 
-IN_DEEPSPEED = (
-    '  File "/v/lib/python3.12/site-packages/deepspeed/runtime/zero/stage3.py", line 9, in backward'
-)
+IN_DEEPSPEED = '  File "/v/lib/python3.12/site-packages/deepspeed/runtime/zero/stage3.py", line 9, in backward'
 
 
 @pytest.mark.parametrize(
@@ -229,17 +203,10 @@ IN_DEEPSPEED = (
             "before 0.18.5",
         ),
         ("if self.sub_group_to_param_num[index] == 1:", "KeyError: 0", "versions", "SuperOffload"),
-        (
-            "assert len(self.ckpt_list) > 0",
-            "AssertionError",
-            "no-checkpoint",
-            "no file of the model's weights",
-        ),
+        ("assert len(self.ckpt_list) > 0", "AssertionError", "no-checkpoint", "no file of the model's weights"),
     ],
 )
-def test_a_library_s_line_says_what_its_exception_means(
-    source: str, raised: str, cause: str, message: str
-) -> None:
+def test_a_library_s_line_says_what_its_exception_means(source: str, raised: str, cause: str, message: str) -> None:
     for carets in ((), ("    " + "^" * len(source),)):
         found = explain("Traceback (most recent call last):", IN_DEEPSPEED, f"    {source}", *carets, raised)
         assert (found.cause, message in found.message, found.also) == (cause, True, ())
@@ -257,15 +224,10 @@ EMPTY = "IndexError: index 0 is out of bounds for dimension 0 with size 0"
 
 def test_a_model_loaded_in_zero_init_is_named() -> None:
     init = '  File "/v/lib/python3.12/site-packages/transformers/modeling_utils.py", line 7, in _init_weights'
-    mismatch = (
-        "TypeError: Signature mismatch between <function get_new_tensor_fn_for_dtype.<locals>.new_tensor"
-    )
+    mismatch = "TypeError: Signature mismatch between <function get_new_tensor_fn_for_dtype.<locals>.new_tensor"
     for lines in ((*LOADING, init, EMPTY), (*LOADING, mismatch)):
         found = explain("Traceback (most recent call last):", *lines)
-        assert (found.cause, found.message.startswith("from_pretrained() was called inside")) == (
-            "zero-init",
-            True,
-        )
+        assert (found.cause, found.message.startswith("from_pretrained() was called inside")) == ("zero-init", True)
     for lines in ((*LOADING, EMPTY), (LOADING[0], init, EMPTY)):
         assert explain("Traceback (most recent call last):", *lines).cause == "empty-tensor"
 
@@ -274,22 +236,12 @@ def test_a_model_loaded_in_zero_init_is_named() -> None:
 @pytest.mark.parametrize(
     ("frame", "cause", "message"),
     [
-        (
-            'elastic/agent/server/api.py", line 550, in _rendezvous',
-            "no-meeting",
-            "launchers of the machines did not",
-        ),
-        (
-            'elastic/agent/server/api.py", line 901, in _exit_barrier',
-            "no-meeting",
-            "the ranks of this machine had",
-        ),
+        ('elastic/agent/server/api.py", line 550, in _rendezvous', "no-meeting", "launchers of the machines did not"),
+        ('elastic/agent/server/api.py", line 901, in _exit_barrier', "no-meeting", "the ranks of this machine had"),
         ('distributed_c10d.py", line 9, in barrier', "lost-rank", "a rank lost the connection"),
     ],
 )
-def test_launchers_that_do_not_meet_are_no_lost_rank(
-    frame: str, cause: str, message: str, raised: str
-) -> None:
+def test_launchers_that_do_not_meet_are_no_lost_rank(frame: str, cause: str, message: str, raised: str) -> None:
     place = f'  File "/v/lib/python3.12/site-packages/torch/distributed/{frame}'
     found = explain("Traceback (most recent call last):", place, "    store.wait(keys)", raised)
     assert (found.cause, message in found.message) == (cause, True), found.message

@@ -98,17 +98,13 @@ def test_those_of_another_attempt_are_not_named(lines: list[str], who: str) -> N
     ],
 )
 def test_what_asked_for_too_much_itself_was_killed_by_nobody(line: str) -> None:
-    explained = explain(
-        "Traceback (most recent call last):", '  File "a.py", line 3, in <module>', line, TORCHRUN
-    )
+    explained = explain("Traceback (most recent call last):", '  File "a.py", line 3, in <module>', line, TORCHRUN)
     assert explained.cause == "host-memory"
     assert "it was" not in explained.message
 
 
 def test_a_thousand_are_counted() -> None:
-    message = explain(
-        *(f"srun: error: node{number}: task {number}: Killed" for number in range(1000))
-    ).message
+    message = explain(*(f"srun: error: node{number}: task {number}: Killed" for number in range(1000))).message
     assert message.endswith("task 3 on node3 and 996 others")
 
 

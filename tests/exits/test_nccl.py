@@ -17,9 +17,7 @@ _DETECTED = (
 DIFFERENT = "they belong to different process groups, and each group counts its own collectives"
 
 
-def timeout(
-    rank: int, number: int = 41, call: str = "ALLREDUCE", size: int = 1, within: int | None = None
-) -> str:
+def timeout(rank: int, number: int = 41, call: str = "ALLREDUCE", size: int = 1, within: int | None = None) -> str:
     """Of a rank, as all count them and as its group does."""
     within = rank if within is None else within
     return _TIMEOUT.format(rank=rank, number=number, call=call, size=size, within=within)
@@ -50,12 +48,8 @@ def test_a_rank_whose_own_line_is_lost_waited_where_others_of_its_group_did() ->
         assert found.message.endswith(
             "ranks 0, 2 waited in ALLREDUCE (number 41, 1 elements); rank 1 did not reach it"
         )
-    other = explain(
-        "world_size=2", timeout(0), detected(0, "PG ID 0 PG GUID 0"), detected(1, "PG ID 3 PG GUID 7")
-    )
-    assert other.message.endswith(
-        f"(number 41, 1 elements); rank 1 waited in a collective (number 41); {DIFFERENT}"
-    )
+    other = explain("world_size=2", timeout(0), detected(0, "PG ID 0 PG GUID 0"), detected(1, "PG ID 3 PG GUID 7"))
+    assert other.message.endswith(f"(number 41, 1 elements); rank 1 waited in a collective (number 41); {DIFFERENT}")
     # Of which group the first one is, the log does not say.
     unknown = explain("world_size=2", timeout(0), detected(1, "PG ID 3 PG GUID 7"))
     assert unknown.message.endswith(

@@ -18,8 +18,7 @@ FAILS = "zerokit: error: {}: the script fails {}. What is printed above is what 
 
 @pytest.mark.parametrize("script", ["train.py", "train.py (rank 7)"])
 @pytest.mark.parametrize(
-    "moment",
-    ["before its first optimizer step was done", "after 1 optimizer step", "after 1,200 optimizer steps"],
+    "moment", ["before its first optimizer step was done", "after 1 optimizer step", "after 1,200 optimizer steps"]
 )
 def test_the_rehearsal_of_a_script_is_explained_as_its_run_is(script: str, moment: str) -> None:
     found = explain(*RAISED, FAILS.format(script, moment))

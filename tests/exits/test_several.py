@@ -19,11 +19,7 @@ from zerokit.exits import several
 from zerokit.exits.several import explain_logs
 
 LOST = "[rank{}]: RuntimeError: [../pair.cc:78] Connection closed by peer [10.0.0.1]:1"
-RAISED = (
-    "Traceback (most recent call last):",
-    '  File "/w/train.py", line 7, in <module>',
-    "ValueError: no batch",
-)
+RAISED = ("Traceback (most recent call last):", '  File "/w/train.py", line 7, in <module>', "ValueError: no batch")
 OUT_OF_MEMORY = "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have"
 AT = "[2026-11-22 10:00:{},1] [INFO] [engine.py:1:step] step"
 
@@ -50,11 +46,7 @@ def test_the_rank_that_failed_is_the_answer_and_others_follow(tmp_path: Path, na
     ranks = {0: (LOST.format(0),), 1: (LOST.format(1),), 2: RAISED, 10: ("step 7",)}
     write(tmp_path, {names.format(rank): lines for rank, lines in ranks.items()})
     found = explain_logs([str(tmp_path)])
-    assert (found.log, found.line, found.message) == (
-        str(tmp_path / names.format(2)),
-        3,
-        "ValueError: no batch",
-    )
+    assert (found.log, found.line, found.message) == (str(tmp_path / names.format(2)), 3, "ValueError: no batch")
     places = [str(tmp_path / names.format(rank)) for rank in (0, 1, 10)]
     assert found.also[0].startswith(f"{places[0]}:1, {places[1]}:1: a rank lost the connection")
     assert found.also[1] == f"{places[2]}:1 ends without an error: step 7"
@@ -86,24 +78,17 @@ def test_ranks_that_waited_are_found_in_all_logs(tmp_path: Path) -> None:
 
 def test_lines_at_which_ranks_waited_are_found_in_all_logs(tmp_path: Path) -> None:
     write(tmp_path, {"a.log": (gloo_timeout(0),), "b.log": (gloo_timeout(1, 60),)})
-    assert (
-        "rank 0 at train.py:40 (all_reduce), rank 1 at train.py:60" in explain_logs([str(tmp_path)]).message
-    )
+    assert "rank 0 at train.py:40 (all_reduce), rank 1 at train.py:60" in explain_logs([str(tmp_path)]).message
 
 
 def test_the_last_attempt_of_torchrun_is_explained(tmp_path: Path) -> None:
     write(tmp_path, {"r/attempt_0/0/stderr.log": RAISED, "r/attempt_1/0/stderr.log": (OUT_OF_MEMORY,)})
     found = explain_logs([str(tmp_path)])
-    assert (found.cause, found.also[-1].startswith("1 log of earlier attempts left out")) == (
-        "host-memory",
-        True,
-    )
+    assert (found.cause, found.also[-1].startswith("1 log of earlier attempts left out")) == ("host-memory", True)
     assert explain_logs([str(tmp_path / "r/attempt_0")]).message == "ValueError: no batch"
 
 
-@pytest.mark.parametrize(
-    ("ending", "pack"), [("gz", gzip.compress), ("bz2", bz2.compress), ("xz", lzma.compress)]
-)
+@pytest.mark.parametrize(("ending", "pack"), [("gz", gzip.compress), ("bz2", bz2.compress), ("xz", lzma.compress)])
 def test_a_compressed_log_is_read(tmp_path: Path, ending: str, pack: Callable[[bytes], bytes]) -> None:
     packed = pack(("\n".join((*RAISED, "end")) + "\n").encode())
     (tmp_path / f"rank0.log.{ending}").write_bytes(packed)
@@ -123,9 +108,7 @@ def test_a_compressed_log_that_is_cut_off_is_read_as_far_as_it_goes(tmp_path: Pa
 def test_a_log_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path, zerokit: Run) -> None:
     write(tmp_path, {"rank1.log": RAISED, "empty.log": (), "empty2.log": ()})
     os.mkfifo(tmp_path / "rank0.log")
-    code, out, _ = zerokit(
-        "explain-exit", *(tmp_path / f"rank{rank}.log" for rank in (0, 1, 2)), "--format", "json"
-    )
+    code, out, _ = zerokit("explain-exit", *(tmp_path / f"rank{rank}.log" for rank in (0, 1, 2)), "--format", "json")
     found = json.loads(out)
     assert (code, found["log"], found["message"]) == (0, str(tmp_path / "rank1.log"), "ValueError: no batch")
     assert [note.partition("rank")[2].partition(". ")[0] for note in found["also"]] == [
@@ -133,14 +116,10 @@ def test_a_log_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path, zero
         "2.log: no such file",
     ]
     assert "no such file" in refused(zerokit, "explain-exit", tmp_path / "x.log", tmp_path / "y.log")
-    assert "all logs are empty" in refused(
-        zerokit, "explain-exit", tmp_path / "empty.log", tmp_path / "empty2.log"
-    )
+    assert "all logs are empty" in refused(zerokit, "explain-exit", tmp_path / "empty.log", tmp_path / "empty2.log")
 
 
-def test_a_folder_without_logs_is_refused(
-    tmp_path: Path, zerokit: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_without_logs_is_refused(tmp_path: Path, zerokit: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, {"train.py": ("x",), "model.bin": ("x",)})
     (tmp_path / "a.log").symlink_to("/etc/hostname")
     assert "has no logs" in refused(zerokit, "explain-exit", tmp_path)

@@ -29,9 +29,7 @@ def test_an_exception_is_told_where_the_beginning_of_its_traceback_is_cut_off() 
     assert explain(*FRAMES, RAISED).fix == f"Look at /w/train.py:12; {raised}"
     assert explain(*FRAMES[2:], RAISED).fix == f"Read the traceback; {raised}"
     other = explain(*FRAMES, "TypeError: load_model() got an unexpected keyword argument 'device'")
-    assert str(other.fix).startswith(
-        "deepspeed calls load_model() in a way that it does not accept. If you wrote"
-    )
+    assert str(other.fix).startswith("deepspeed calls load_model() in a way that it does not accept. If you wrote")
     bare = explain(*FRAMES, "AssertionError")
     assert (bare.message, bare.line) == ("AssertionError", 6)
 
@@ -52,13 +50,7 @@ def test_an_exception_is_told_where_ranks_without_a_prefix_tear_each_other_apart
 
 
 def test_a_class_alone_is_a_word() -> None:
-    for line in (
-        "Error",
-        "see RuntimeError",
-        "RuntimeError",
-        "Exception ignored in: <function f>",
-        "Error: x",
-    ):
+    for line in ("Error", "see RuntimeError", "RuntimeError", "Exception ignored in: <function f>", "Error: x"):
         assert explain(line).cause == "unknown"
 
 
@@ -93,18 +85,10 @@ def test_words_of_other_programs_may_stand_before_each_line(prefix: str) -> None
 
 def test_a_program_s_line_is_quoted_below_other_programs_words_too() -> None:
     for prefix in ("2026-11-23T11:14:0{}Z ", "0: "):
-        lines = (
-            "Traceback (most recent call last):",
-            FRAMES[0],
-            '    raise OSError("No space left on device")',
-            "E",
-        )
+        lines = ("Traceback (most recent call last):", FRAMES[0], '    raise OSError("No space left on device")', "E")
         found = explain(*(prefix.format(number) + line for number, line in enumerate(lines)), RAISED)
         assert found.cause == "exception"
-    box = (
-        "╭─── Traceback (most recent call last) ───╮",
-        '│ ❱ 12 │   raise OSError("No space left on device") │',
-    )
+    box = ("╭─── Traceback (most recent call last) ───╮", '│ ❱ 12 │   raise OSError("No space left on device") │')
     assert explain(*box, RAISED).cause == "exception"
     shown = ("--> 713             raise RuntimeError(", '    714                 "No space left on device"')
     assert explain(*shown, RAISED).cause == "exception"
@@ -151,26 +135,17 @@ def test_a_record_s_level_counts(tmp_path: Path) -> None:
     killed = "[ERROR] [launch.py:325:sigkill_handler] ['python'] exits with return code = -9"
     full = "disk: No space left on device, kept the last one"
     for key, level in (("levelname", "WARNING"), ("level", "warn"), ("severity", "INFO")):
-        found = explain_log(
-            logged(tmp_path, {key: level, "message": full}, {key: "ERROR", "message": killed})
-        )
+        found = explain_log(logged(tmp_path, {key: level, "message": full}, {key: "ERROR", "message": killed}))
         assert "SIGKILL" in found.message
-    assert (
-        explain_log(logged(tmp_path, {"level": "error", "message": full}, {"message": killed})).cause
-        == "no-space"
-    )
+    assert explain_log(logged(tmp_path, {"level": "error", "message": full}, {"message": killed})).cause == "no-space"
 
 
 def test_a_record_of_several_lines_has_them(tmp_path: Path) -> None:
-    found = explain_log(
-        logged(tmp_path, {"message": f"{FRAMES[0]}\n    x = y * 2\nMemoryError"}, {"message": "b"})
-    )
+    found = explain_log(logged(tmp_path, {"message": f"{FRAMES[0]}\n    x = y * 2\nMemoryError"}, {"message": "b"}))
     assert (found.cause, found.line) == ("host-memory", 2)
 
 
-def test_lines_that_are_no_records_are_not_read_as_such(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_that_are_no_records_are_not_read_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
     monkeypatch.setattr("zerokit.exits.log.json.loads", lambda line: read.append(line) or {})
     log = tmp_path / "a.log"
@@ -181,9 +156,7 @@ def test_lines_that_are_no_records_are_not_read_as_such(
 
 def test_a_line_that_has_no_traceback_may_have_been_printed() -> None:
     printed = "AttributeError: 'MessageFactory' object has no attribute 'GetPrototype'"
-    start = (
-        "[2026-11-22 09:00:00,1] [INFO] [launch.py:245:main] process 4711 spawned with command: ['python']"
-    )
+    start = "[2026-11-22 09:00:00,1] [INFO] [launch.py:245:main] process 4711 spawned with command: ['python']"
     killed = "[ERROR] [launch.py:325:sigkill_handler] ['python'] exits with return code = -9"
     left = "[2026-11-22 10:00:00,1] [INFO] [launch.py:285:main] Process 4711 exits successfully."
     assert "SIGKILL" in explain(printed, printed, killed).message
@@ -247,10 +220,7 @@ def test_an_assertion_without_words_is_told_by_its_line() -> None:
     found = explain("Traceback (most recent call last):", *own, "AssertionError")
     assert (found.message, found.fix) == ("AssertionError: assert len(batch) == 3", "Look at /w/train.py:7")
     zero = "    assert len(set(p.ds_id for p in self.params_in_ipg_bucket)) == len(self.params_in_ipg_bucket)"
-    assert (
-        explain("Traceback (most recent call last):", own[0], zero, "AssertionError").cause
-        == "gradient-twice"
-    )
+    assert explain("Traceback (most recent call last):", own[0], zero, "AssertionError").cause == "gradient-twice"
     assert explain("Traceback (most recent call last):", own[0], zero, "KeyError: 3").cause == "exception"
 
 
@@ -259,11 +229,7 @@ def test_a_launcher_alone_says_where_else_to_look() -> None:
     assert "--enable_each_rank_log" in str(explain(ended).fix)
 
 
-OWN = (
-    '  File "/w/data.py", line 20, in __getitem__',
-    '    raise ValueError("no label")',
-    "ValueError: no label",
-)
+OWN = ('  File "/w/data.py", line 20, in __getitem__', '    raise ValueError("no label")', "ValueError: no label")
 WORKER = (
     "Traceback (most recent call last):",
     *FRAMES,
@@ -354,8 +320,7 @@ def test_an_exception_of_a_library_is_not_the_script_s_line(raised: str, advice:
     assert (found.cause, found.message) == ("exception", raised)
     assert advice in str(found.fix)
     assert str(found.fix).endswith(
-        "It was raised in trl/models/utils.py:9, called by transformers. The script led there at "
-        "/w/train.py:12"
+        "It was raised in trl/models/utils.py:9, called by transformers. The script led there at /w/train.py:12"
     )
 
 
@@ -397,8 +362,7 @@ def test_the_import_that_failed_is_the_cause_of_a_lazy_import() -> None:
         "",
         "Traceback (most recent call last):",
         *FRAMES[:2],
-        "RuntimeError: Failed to import transformers.trainer because of the following error (look up to "
-        "see its",
+        "RuntimeError: Failed to import transformers.trainer because of the following error (look up to see its",
     )
     found = explain(*lazy)
     assert (found.line, str(found.fix).startswith("trl needs 'x' of peft")) == (6, True)

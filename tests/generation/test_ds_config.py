@@ -19,9 +19,7 @@ def ds_file(tmp_path: Path) -> Path:
     return tmp_path / "ds.json"
 
 
-def plan(
-    model: ModelFiles, file: Path, data: dict[str, Any], *, dtype: str = "auto", device: Device = CPU
-) -> Engine:
+def plan(model: ModelFiles, file: Path, data: dict[str, Any], *, dtype: str = "auto", device: Device = CPU) -> Engine:
     file.write_text(json.dumps(data, indent=1), encoding="utf-8")
     return plan_engine(file, requested_dtype=dtype, model=model, device=device)
 
@@ -78,9 +76,7 @@ def test_stage_0(model: ModelFiles, ds_file: Path, data: dict[str, Any]) -> None
         ({}, "float16", "float16"),
     ],
 )
-def test_number_formats(
-    model: ModelFiles, ds_file: Path, data: dict[str, Any], requested: str, dtype: str
-) -> None:
+def test_number_formats(model: ModelFiles, ds_file: Path, data: dict[str, Any], requested: str, dtype: str) -> None:
     assert plan(model, ds_file, data, dtype=requested, device=GPU).dtype == dtype
 
 
@@ -102,9 +98,7 @@ def test_number_formats(
         ({"bf16": {"enabled": True}, "fp16": {"enabled": True}}, "both enabled"),
     ],
 )
-def test_what_generation_cannot_use(
-    model: ModelFiles, ds_file: Path, data: dict[str, Any], message: str
-) -> None:
+def test_what_generation_cannot_use(model: ModelFiles, ds_file: Path, data: dict[str, Any], message: str) -> None:
     with pytest.raises(ZerokitError) as caught:
         plan(model, ds_file, data)
     assert message in str(caught.value)

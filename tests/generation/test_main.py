@@ -29,8 +29,8 @@ def test_all_mistakes_are_told_at_once(look: Callable[[Options], object], tmp_pa
     assert [line.removeprefix(f"{tmp_path}/").partition(":")[0] for line in told] == [
         "--max_new_token",
         "none/out.jsonl",
-        "--model",
         "--prompts",
+        "--model",
         "ds.json",
     ]
     assert not any("\n" in line for line in told)

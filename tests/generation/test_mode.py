@@ -12,20 +12,22 @@ from zerokit.distributed.group import RankGroup
 from zerokit.distributed.ranks import Ranks
 from zerokit.errors import ConfigError
 from zerokit.generation import mode
-from zerokit.generation.ds_config import Device, plan_engine
-from zerokit.generation.mode import choose_mode
+from zerokit.generation.ds_config import Device, Engine, plan_engine
+from zerokit.generation.mode import Free, Work, choose_mode
 from zerokit.generation.model import ModelFiles
 from zerokit.generation.options import Options
+from zerokit.units import GIB, MIB
 
 CPU = Device(is_gpu=False, supports_bfloat16=True, supports_float16=False)
+WORK = Work(prompt_tokens=16, new_tokens=16, sequences=40)
 
 
 class TwoRanks(RankGroup):
     """The first of two ranks; the other one has as much memory as `other`."""
 
-    def __init__(self, other: int) -> None:
+    def __init__(self, other: int, card: str | None = None) -> None:
         super().__init__(Ranks(world_size=2, local_world_size=2))
-        self._other = other
+        self._other = Free(other, 64 * GIB, card)
 
     def gather_objects(self, item: Any) -> list[Any]:
         return [item, self._other]
@@ -36,35 +38,63 @@ def options(**given: Any) -> Options:
 
 
 @pytest.fixture
-def weights(model: ModelFiles) -> int:
-    assert model.num_parameters is not None
-    return 4 * model.num_parameters
+def engine(model: ModelFiles) -> Engine:
+    return plan_engine(None, requested_dtype="auto", model=model, device=CPU)
 
 
 @pytest.mark.parametrize(
-    ("own", "other", "stage"), [(2, 2, 0), (2, 1.9, 3), (1.9, 2, 3)], ids=["fits", "not there", "not here"]
+    ("own", "other", "chosen"), [(3, 3, "replicated"), (3, 0.9, "tensor"), (0.9, 3, "tensor")], ids=str
 )
 def test_ranks_choose_by_the_least_memory(
-    own: float, other: float, stage: int, model: ModelFiles, weights: int, monkeypatch: pytest.MonkeyPatch
+    own: float,
+    other: float,
+    chosen: str,
+    model: ModelFiles,
+    engine: Engine,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    engine = plan_engine(None, requested_dtype="auto", model=model, device=CPU)
-    monkeypatch.setattr(mode, "_free_bytes", lambda _: int(own * weights))
-    chosen = choose_mode(TwoRanks(int(other * weights)), engine, model, options())
-    assert chosen.zero_stage == stage
-    assert chosen.dtype == "float32"
+    weights = 4 * (model.num_parameters or 0)
+    monkeypatch.setattr(mode, "free_memory", lambda _: Free(int(own * weights), 64 * GIB, None))
+    made = choose_mode(TwoRanks(int(other * weights)), engine, model, options(), WORK)
+    assert (made.mode, made.zero_stage, made.dtype) == (chosen, 0, "float32")
+    line = capsys.readouterr().err
+    assert f"mode {chosen}, " in line
+    assert ("replicated: needs" in line) == (chosen != "replicated")
 
 
-def test_one_rank_and_quantized_models_are_never_divided(model: ModelFiles) -> None:
-    engine = plan_engine(None, requested_dtype="auto", model=model, device=CPU)
-    assert choose_mode(RankGroup(Ranks()), engine, model, options()).zero_stage == 0
+def test_a_card_that_is_too_small_gets_offloaded_weights_and_all_sequences(
+    model: ModelFiles, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = "NVIDIA H100 80GB HBM3"
+    monkeypatch.setattr(mode, "free_memory", lambda _: Free(33 * MIB, 64 * GIB, card))
+    made = choose_mode(TwoRanks(33 * MIB, card), engine, model, options(mode="offloaded"), WORK)
+    zero = made.ds_config["zero_optimization"]
+    assert (zero["stage"], zero["offload_param"]) == (3, {"device": "cpu", "pin_memory": True})
+    assert made.batch_size in (8, 20)  # all sequences of a rank, if they fit
+
+
+def test_quantized_models_are_never_divided(model: ModelFiles, engine: Engine) -> None:
     quantized = replace(model, num_parameters=None)
-    assert choose_mode(TwoRanks(0), engine, quantized, options()).zero_stage == 0
+    assert choose_mode(TwoRanks(0), engine, quantized, options(), WORK).mode == "replicated"
 
 
-@pytest.mark.parametrize(("named", "stage"), [("sharded", 3), ("replicated", 0)])
-def test_a_named_mode_is_taken(named: Any, stage: int, model: ModelFiles) -> None:
-    engine = plan_engine(None, requested_dtype="auto", model=model, device=CPU)
-    assert choose_mode(TwoRanks(0), engine, model, options(mode=named)).zero_stage == stage
+@pytest.mark.parametrize(("tokens", "rows"), [(None, 8), (32 * 15, 15), (9, 1), (10**6, 20)])
+def test_a_batch_of_tokens_is_judged_by_its_rows(
+    tokens: int | None, rows: int, model: ModelFiles, engine: Engine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    choose_mode(TwoRanks(10 * GIB), engine, model, options(mode="replicated", max_batch_tokens=tokens), WORK)
+    assert f"mode replicated, {rows} at once" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("named", ["sharded", "replicated", "gathered", "tensor"])
+def test_a_named_mode_is_used_whatever_the_memory(named: Any, model: ModelFiles, engine: Engine) -> None:
+    assert choose_mode(TwoRanks(0), engine, model, options(mode=named), WORK).mode == named
+
+
+def test_one_rank_has_nothing_to_divide(model: ModelFiles, engine: Engine) -> None:
+    with pytest.raises(ConfigError, match="--mode: tensor is not possible: there is one GPU"):
+        choose_mode(RankGroup(Ranks()), engine, model, options(mode="tensor"), WORK)
 
 
 def test_a_ds_config_has_the_mode() -> None:

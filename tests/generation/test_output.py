@@ -3,17 +3,28 @@ from __future__ import annotations
 import io
 import json
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import GenerationConfig, WatermarkingConfig
 
 from zerokit.errors import ZerokitError
 from zerokit.generation.model import ModelFiles
-from zerokit.generation.output import Completion, CompletionCutter, Results, check_output, record
+from zerokit.generation.output import Completion, CompletionCutter, Results, check_output, is_finished, record
 
 DONE = Completion("☃", 2, "stop")
 LONG = Completion("x", 3, "length")
+JOB = {
+    "--seed": 0,
+    "model": "digest",
+    "--stop_strings": ("a", "b"),
+    "--watermarking_config": WatermarkingConfig(bias=1.0),
+}
 
 
 def lines(text: str) -> list[dict[str, object]]:
@@ -46,9 +57,10 @@ def test_several_completions_of_a_chat() -> None:
 
 def test_input_order_on_a_stream() -> None:
     stream = io.StringIO()
-    results = Results(None, stream)
-    results.add([record(2, "c", 1, [DONE]), record(0, "a", 1, [DONE])])
-    results.add([record(1, "b", 1, [DONE])])
+    results = Results(None, stream, JOB)
+    results.add(record(2, "c", 1, [DONE]))
+    results.add(record(0, "a", 1, [DONE]))
+    results.add(record(1, "b", 1, [DONE]))
     assert stream.getvalue() == ""
     results.finish()
     assert [line["prompt"] for line in lines(stream.getvalue())] == ["a", "b", "c"]
@@ -56,12 +68,12 @@ def test_input_order_on_a_stream() -> None:
 
 def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
-    results = Results(out, io.StringIO())
+    results = Results(out, io.StringIO(), JOB)
     assert list(tmp_path.iterdir()) == []
-    results.add([record(1, "b", 1, [DONE])])
-    results.add([record(0, "a", 1, [LONG])])
+    results.add(record(1, "b", 1, [DONE]))
+    results.add(record(0, "a", 1, [LONG]))
     assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl.partial"]
-    assert [line["index"] for line in lines(Path(f"{out}.partial").read_text(encoding="utf-8"))] == [1, 0]
+    assert [line.get("index") for line in lines(Path(f"{out}.partial").read_text(encoding="utf-8"))] == [None, 1, 0]
     results.finish()
     assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
     assert [line["index"] for line in lines(out.read_text(encoding="utf-8"))] == [0, 1]
@@ -72,9 +84,17 @@ def test_results_are_not_replaced_unasked(tmp_path: Path) -> None:
     check_output(out, force=False)
     check_output(None, force=False)
     Path(f"{out}.partial").touch()
-    with pytest.raises(ZerokitError, match=r"out\.jsonl\.partial: the file exists\. Add --force"):
+    with pytest.raises(ZerokitError, match=r"out\.jsonl\.partial: a run .* has left it\. Add --resume .* or --force"):
         check_output(out, force=False)
     check_output(out, force=True)
+    check_output(out, force=False, resume=True)
+    out.touch()
+    assert not is_finished(out)
+    Path(f"{out}.partial").unlink()
+    assert is_finished(out)
+    check_output(out, force=False, resume=True)
+    with pytest.raises(ZerokitError, match="the file exists"):
+        check_output(out, force=False)
     with pytest.raises(ZerokitError, match="is a folder"):
         check_output(tmp_path, force=True)
     with pytest.raises(ZerokitError, match="its folder does not exist"):
@@ -86,8 +106,8 @@ def test_a_pipe_gets_results_at_the_end_and_nothing_is_kept_beside_it(tmp_path: 
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     check_output(pipe, force=False)
-    results = Results(pipe, io.StringIO())
-    results.add([record(0, "a", 1, [DONE])])
+    results = Results(pipe, io.StringIO(), JOB)
+    results.add(record(0, "a", 1, [DONE]))
     assert list(tmp_path.iterdir()) == [pipe]
     results.finish()
     assert json.loads(os.read(reader, 1000))["index"] == 0
@@ -95,9 +115,9 @@ def test_a_pipe_gets_results_at_the_end_and_nothing_is_kept_beside_it(tmp_path: 
 
 
 def test_results_that_cannot_be_kept_are_one_line(tmp_path: Path) -> None:
-    results = Results(tmp_path / "gone" / "out.jsonl", io.StringIO())
+    results = Results(tmp_path / "gone" / "out.jsonl", io.StringIO(), JOB)
     with pytest.raises(ZerokitError, match=r"out\.jsonl\.partial: cannot be written: No such file"):
-        results.add([record(0, "a", 1, [DONE])])
+        results.add(record(0, "a", 1, [DONE]))
 
 
 @pytest.mark.parametrize("plant", [Path.symlink_to, Path.hardlink_to])
@@ -107,12 +127,63 @@ def test_what_is_kept_until_the_end_takes_the_place_of_a_link(
     out, theirs = tmp_path / "out.jsonl", tmp_path / "theirs"
     theirs.write_text("theirs")
     plant(Path(f"{out}.partial"), theirs)
-    results = Results(out, io.StringIO())
-    results.add([record(0, "a", 1, [DONE])])
+    results = Results(out, io.StringIO(), JOB)
+    results.add(record(0, "a", 1, [DONE]))
     assert not Path(f"{out}.partial").is_symlink()
     results.finish()
     assert theirs.read_text() == "theirs"
     assert [line["index"] for line in lines(out.read_text(encoding="utf-8"))] == [0]
+
+
+@given(st.data())
+def test_a_run_that_was_killed_continues(data: st.DataObject) -> None:
+    """Killed at any byte, several times: each record is there once, in order."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "out.jsonl")
+        partial = Path(f"{out}.partial")
+        for _ in range(3):
+            results = Results(out, io.StringIO(), JOB, resume=True)
+            left = data.draw(st.permutations([index for index in range(6) if index not in results.places]))
+            for index in left[: data.draw(st.integers(0, len(left)))]:
+                results.add(record(index, f"☃{index}", 1, [DONE]))
+            del results
+            if partial.exists():
+                content = partial.read_bytes()
+                partial.write_bytes(content[: data.draw(st.integers(len(content) // 2, len(content)))])
+        results = Results(out, io.StringIO(), JOB, resume=True)
+        for index in {*range(6)} - results.places.keys():
+            results.add(record(index, f"☃{index}", 1, [DONE]))
+        results.finish()
+        assert [line["prompt"] for line in lines(out.read_text(encoding="utf-8"))] == [f"☃{n}" for n in range(6)]
+        assert not partial.exists()
+
+
+@pytest.mark.parametrize(
+    ("job", "tail", "message"),
+    [
+        ({**JOB, "--seed": 1}, "", r"other --seed \(0 there, 1 here\)\. Repeat the options"),
+        ({**JOB, "model": "another"}, "", "is of a run with other model"),
+        ({**JOB, "--top_k": 5}, "", r"other --top_k \(not given there, 5 here\)"),
+        ({"--seed": 0, "model": "digest"}, "", "other --stop_strings"),
+        (JOB, "5\n", r"out\.jsonl\.partial:3: is no record"),
+        (JOB, '{"index": [}\n', "3: is no record"),
+    ],
+)
+def test_what_another_run_left_is_not_continued(job: dict[str, Any], tail: str, message: str, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    Results(out, io.StringIO(), JOB).add(record(0, "a", 1, [DONE]))
+    partial = Path(f"{out}.partial")
+    partial.write_bytes(before := partial.read_bytes() + tail.encode())
+    with pytest.raises(ZerokitError, match=message):
+        Results(out, io.StringIO(), job, resume=True)
+    assert partial.read_bytes() == before
+
+
+def test_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
+    results = Results(tmp_path / "out.jsonl", io.StringIO(), JOB)
+    results.add(record(0, "a", 1, [DONE]))
+    with pytest.raises(ZerokitError, match="another run is writing it"):
+        Results(tmp_path / "out.jsonl", io.StringIO(), JOB, resume=True)
 
 
 END, PAD = 0, 1
@@ -125,16 +196,15 @@ def tokens_of(model: ModelFiles, text: str) -> list[int]:
 @pytest.mark.parametrize("padding", [[], [PAD, PAD], [END]])
 def test_ends_at_the_end_token(model: ModelFiles, padding: list[int]) -> None:
     tokens = tokens_of(model, "The sequence")
-    finish = CompletionCutter(model.tokenizer, frozenset({END}), ["never"])
+    finish = CompletionCutter(model.tokenizer, GenerationConfig(eos_token_id=END, stop_strings="never"))
     assert finish([*tokens, END, *padding]) == Completion("The sequence", len(tokens) + 1, "stop")
     assert finish(tokens) == Completion("The sequence", len(tokens), "length")
     assert finish([END, *padding]) == Completion("", 1, "stop")
 
 
 @pytest.mark.parametrize(
-    ("text", "kept", "stops"),
-    [("One! Two\n", "One!", ["zzz", "\n", "!"]), ("One<|pad|>x", "One<|pad|>", ["<|pad|>"])],
+    ("text", "kept", "stops"), [("One! Two\n", "One!", ["zzz", "\n", "!"]), ("One<|pad|>x", "One<|pad|>", ["<|pad|>"])]
 )
 def test_ends_before_the_first_stop_string(model: ModelFiles, text: str, kept: str, stops: list[str]) -> None:
-    finish = CompletionCutter(model.tokenizer, frozenset({END}), stops)
+    finish = CompletionCutter(model.tokenizer, GenerationConfig(eos_token_id=END, stop_strings=stops))
     assert finish(tokens_of(model, text)) == Completion("One", len(tokens_of(model, kept)), "stop")

@@ -1,4 +1,5 @@
 import gzip
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -6,16 +7,20 @@ from typing import Any
 import pytest
 
 from tests.data.formats import OF_TEXTS
-from zerokit.errors import DataError
+from zerokit.errors import ConfigError, DataError
 from zerokit.generation.model import ModelFiles
 from zerokit.generation.options import Options
-from zerokit.generation.prompts import Prompt, load_prompts, tokenize
+from zerokit.generation.prompts import Prompt, Prompts, load_prompts, read_template, refuse_all, tokenize
 
 CHAT = [{"role": "user", "content": "Hi"}]
 
 
-def load(file: Path | str) -> list[Prompt]:
-    return load_prompts(Options(model="m", prompts=str(file)))
+def load(file: Path | str, **options: Any) -> list[Prompt]:
+    """The prompts; the error of the first that is none, with its place."""
+    given = Options(model="m", prompts=str(file), **options)
+    prompts = load_prompts(given)
+    refuse_all(prompts, given)
+    return prompts.values
 
 
 def write(file: Path, *rows: dict[str, Any]) -> Path:
@@ -23,8 +28,13 @@ def write(file: Path, *rows: dict[str, Any]) -> Path:
     return file
 
 
-def tokens(model: ModelFiles, *prompts: Any, cut: int | None = None, room: int = 8) -> list[list[int]]:
-    return tokenize(prompts, model, max_prompt_tokens=cut, max_new_tokens=room)
+def tokens(model: ModelFiles, *values: Any, cut: int | None = None, room: int = 8) -> list[list[int]]:
+    prompts = Prompts([*values], {})
+    made = tokenize(prompts, model, max_prompt_tokens=cut, max_new_tokens=room)
+    for number, error in prompts.errors.items():
+        assert not made[number]
+        raise DataError(error.message, where=f"prompt {number}", hint=error.hint)
+    return [*map(list, made)]
 
 
 def test_text_files_have_a_prompt_a_line(tmp_path: Path) -> None:
@@ -44,8 +54,7 @@ def test_a_folder_is_all_its_files_or_those_of_a_split(tmp_path: Path) -> None:
     write(tmp_path / "a_train.jsonl", {"prompt": "a"})
     write(tmp_path / "b_test.jsonl", {"prompt": "b"})
     assert load(tmp_path) == ["a", "b"]
-    options = Options(model="m", prompts=str(tmp_path), split="test")
-    assert load_prompts(options) == ["b"]
+    assert load(tmp_path, split="test") == ["b"]
 
 
 @pytest.mark.parametrize("column", ["prompt", "text"])
@@ -83,6 +92,40 @@ def test_rows_that_are_no_prompts(tmp_path: Path, row: dict[str, Any], message: 
     assert message in str(caught.value)
     if "promt" not in row:
         assert str(caught.value).startswith(f"{tmp_path / 'p.jsonl'}:1, prompt 0: ")
+
+
+def test_a_row_that_is_no_prompt_stops_no_other(tmp_path: Path) -> None:
+    file = write(tmp_path / "p.jsonl", {"prompt": "a"}, {"prompt": 3}, {"prompt": CHAT})
+    prompts = load_prompts(Options(model="m", prompts=str(file)))
+    assert prompts.values == ["a", 3, CHAT]
+    assert [*prompts.errors] == [1]
+    with pytest.raises(DataError, match=r"q\.jsonl:1, prompt 0: expected .*, and no other of 2 prompts can be used"):
+        load(write(tmp_path / "q.jsonl", {"prompt": 3}, {"prompt": None}))
+
+
+def test_a_template_is_filled_with_columns(tmp_path: Path) -> None:
+    file = write(tmp_path / "p.jsonl", {"q": "a {b}", "n": 1, "l": None}, {"q": "c", "n": 2.5, "l": "d"})
+    assert load(file, template="{q}\\n{{{n}}}") == ["a {b}\n{1}", "c\n{2.5}"]
+    prompts = load_prompts(Options(model="m", prompts=str(file), template="{l}"))
+    assert (prompts.values, [*prompts.errors]) == ([{"l": None}, "d"], [0])
+    (tmp_path / "p.txt").write_text("one\n\ntwo\n")
+    assert load(tmp_path / "p.txt", template="Q: {text}") == ["Q: one", "Q: two"]
+
+
+@pytest.mark.parametrize(
+    "template", ["{q.__class__}", "{q[0]}", "{q!r}", "{q:>9}", "{q:{q}}", "{", "}", "q", "{}", "{0}"]
+)
+def test_a_template_has_only_names_of_columns(template: str) -> None:
+    with pytest.raises(ConfigError, match="--template: "):
+        read_template(template, ["q"])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [('{ "prompt": "a\\nb"}\n{"prompt": "c"}', ["a\nb", "c"]), ("{a}\n\n[b]", ["{a}", "[b]"])]
+)
+def test_stdin_has_json_lines_or_text(text: str, expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    assert load("-") == expected
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "csv", "tsv", "parquet", "txt"])

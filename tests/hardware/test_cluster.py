@@ -26,8 +26,7 @@ def test_gpus_are_in_whole_nodes_or_refused(num_gpus: int, per_node: int) -> Non
     with pytest.raises(ZerokitError) as caught:
         cluster.check_nodes()
     assert str(caught.value) == (
-        f"--num-gpus: {num_gpus} GPUs do not fill nodes of {per_node}. "
-        "Say with --gpus-per-node how many each node has"
+        f"--num-gpus: {num_gpus} GPUs do not fill nodes of {per_node}. Say with --gpus-per-node how many each node has"
     )
 
 
@@ -60,7 +59,5 @@ def test_memory_is_that_of_the_card_and_of_a_machine() -> None:
     cluster = Cluster(8, gpu=find_gpu("4090"), host_bytes=512 * GIB)
     assert cluster.gpu_memory_bytes == 24_217 * MIB
     assert hash(cluster) == hash(Cluster(8, gpu=find_gpu("rtx 4090"), host_bytes=512 * GIB))
-    with pytest.raises(
-        ZerokitError, match=r"--host-memory: 80 B is no machine's memory\. Write it like 1TiB"
-    ):
+    with pytest.raises(ZerokitError, match=r"--host-memory: 80 B is no machine's memory\. Write it like 1TiB"):
         Cluster(8, host_bytes=80)

@@ -81,14 +81,8 @@ def test_a_card_of_the_catalogue_goes_by_its_name(tmp_path: Path) -> None:
         ),
         ({"gpu": "voodoo"}, "--gpu: there is no GPU 'voodoo'"),
         ({"gpu": CARD | {"bandwith": 1}}, ":14 (gpu.bandwith): there is no such key"),
-        (
-            {"gpu": CARD | {"bandwidth_gb_s": 3.35}},
-            " (gpu.bandwidth_gb_s): 3.35 is not plausible for any card. Give",
-        ),
-        (
-            {"gpu": CARD | {"tflops": {"bf16": 989e12}}},
-            " (gpu.tflops.bf16): 9.89e+14 is not plausible for any card",
-        ),
+        ({"gpu": CARD | {"bandwidth_gb_s": 3.35}}, " (gpu.bandwidth_gb_s): 3.35 is not plausible for any card. Give"),
+        ({"gpu": CARD | {"tflops": {"bf16": 989e12}}}, " (gpu.tflops.bf16): 9.89e+14 is not plausible for any card"),
         ({"gpu": CARD, "figures": {"lunch": {}}}, " (figures.lunch): there is no figure 'lunch'"),
         ({"gpu": CARD, "figures": {"launch": 3}}, " (figures.launch): is not a section of figures"),
         (
@@ -103,10 +97,7 @@ def test_a_card_of_the_catalogue_goes_by_its_name(tmp_path: Path) -> None:
             {"gpu": CARD, "figures": {"fabric": {"cards": {"X1": {"ring": True}}}}},
             " (figures.fabric.cards.X1.ring): True is no figure",
         ),
-        (
-            {"gpu": CARD, "figures": {"nccl": {"tree_correction": 1}}},
-            " (figures.nccl.tree_correction): does not have",
-        ),
+        ({"gpu": CARD, "figures": {"nccl": {"tree_correction": 1}}}, " (figures.nccl.tree_correction): does not have"),
         ({"gpu": CARD | {"bandwidth_gb_s": "-5"}}, "gpu.bandwidth_gb_s): Input should be a valid number"),
         ({"gpu": CARD | {"tflops": {"bf16": "nan"}}}, "gpu.tflops.bf16): Input should be a valid number"),
         ({"gpu": CARD | {"node": {"gpus": 8, "network_gbit_s": 0}}}, "_gbit_s): 0 is not plausible"),
@@ -125,10 +116,7 @@ def test_a_card_of_the_catalogue_goes_by_its_name(tmp_path: Path) -> None:
             {"gpu": CARD, "figures": {"beside_collective": {"value": 0.5, "low": 0.4}}},
             " (figures.beside_collective): these do not rise: 1, 0.4, 0.5, 1.4. A lowest factor is",
         ),
-        (
-            {"gpu": CARD, "kernels": {"matmul": {"int4": {}}}},
-            " (kernels.matmul.int4): Input should be 'bf16'",
-        ),
+        ({"gpu": CARD, "kernels": {"matmul": {"int4": {}}}}, " (kernels.matmul.int4): Input should be 'bf16'"),
         ({"gpu": CARD, "figures": {"launch": {"low": 3}}}, "(figures.launch): these do not rise: 3, 1, 1.85"),
         (
             {"gpu": CARD, "figures": {"spread": {"copy": {"borrowed": [1.2, 1.5]}}}},

@@ -1,7 +1,7 @@
 """Runs of one rank, one after the other in one process that is not the tests' own.
 
-What ends a run, and what it leaves behind, needs neither a launcher nor a second rank; and a second run in a
-process that has imported everything takes a second.
+What ends a run, and what it leaves behind, needs neither a launcher nor a second rank; and a run in a process
+that is forked from one with all imports takes a second.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr
 from dataclasses import dataclass
 from functools import cache
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests import forked
 from tests.processes import PATIENCE
 from tests.tiny import ONE_STEP_RECIPE, tiny_llama, tiny_tokenizer
 
@@ -72,13 +72,7 @@ class OneRank:
 @contextmanager
 def one_process() -> Iterator[ProcessPoolExecutor]:
     """The process, which ends with the block."""
-    before = os.environ.get("OMP_NUM_THREADS")
-    os.environ["OMP_NUM_THREADS"] = "1"
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        pool.submit(int).result(timeout=PATIENCE)  # it has started, with these variables
-        os.environ.pop("OMP_NUM_THREADS")
-        if before is not None:
-            os.environ["OMP_NUM_THREADS"] = before
+    with forked.one_process({**os.environ, "OMP_NUM_THREADS": "1"}) as pool:
         yield pool
 
 

@@ -83,16 +83,8 @@ def begin(run: dict[str, Any], folder: Path) -> Any:
         model = Mixture() if run.get("experts") else _llama(run, folder)
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     groups: list[dict[str, Any]] = [
-        {
-            "params": [parameter for _, parameter in named if parameter.dim() > 1],
-            "weight_decay": 0.1,
-            "name": "a",
-        },
-        {
-            "params": [parameter for _, parameter in named if parameter.dim() < 2],
-            "weight_decay": 0.0,
-            "name": "b",
-        },
+        {"params": [parameter for _, parameter in named if parameter.dim() > 1], "weight_decay": 0.1, "name": "a"},
+        {"params": [parameter for _, parameter in named if parameter.dim() < 2], "weight_decay": 0.0, "name": "b"},
     ]
     if run.get("experts"):
         from deepspeed.moe.utils import split_params_into_different_moe_groups_for_optimizer

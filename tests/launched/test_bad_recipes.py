@@ -81,13 +81,15 @@ def test_all_ranks_leave_if_only_rank_1_cannot_read_the_recipe(folder: Path) -> 
 
 
 PREPARE = """
+from functools import partial
 from pathlib import Path
+from zerokit.recipe.load import load_recipe
 from zerokit.training.main import read_recipe
 from zerokit.training.prepare import prepare
 
 def run(group, words):
     _, recipe, *overrides = words
-    prepare(group, group.together(lambda: read_recipe(group, Path(recipe), overrides)))
+    prepare(group, read_recipe(group, partial(load_recipe, Path(recipe), overrides), "zerokit train"))
 """
 
 
@@ -98,8 +100,7 @@ def test_all_ranks_raise_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch)
         "typo.yaml": RECIPE.replace("seq_len", "seq_lne"),
         "broken.json": '{"zero_optimization": {"stage": 3}',
         "offload.json": '{"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}}',
-        "ungathered.json": '{"zero_optimization": {"stage": 3, '
-        '"stage3_gather_16bit_weights_on_model_save": false}}',
+        "ungathered.json": '{"zero_optimization": {"stage": 3, "stage3_gather_16bit_weights_on_model_save": false}}',
     }
     for name, nvme in (("nvme", "."), ("unmounted", "/none")):
         offload = {"device": "nvme", "nvme_path": nvme}
@@ -132,8 +133,7 @@ def test_all_ranks_raise_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch)
     }
     good = ["--recipe", "good.yaml"]
     words = {
-        message: [*(() if text.startswith("--recipe") else good), *text.split()]
-        for message, text in mistakes.items()
+        message: [*(() if text.startswith("--recipe") else good), *text.split()] for message, text in mistakes.items()
     }
     both_ranks_say(words, PREPARE, folder)
     assert not (folder / "out").exists()

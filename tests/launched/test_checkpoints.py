@@ -59,10 +59,7 @@ def truth(folder: Path) -> dict[str, torch.Tensor]:
             whole[f"{experts}{int(number) + 2}.{rest}"] = tensor
     if folder.name.startswith("adapter"):
         whole = {name: tensor for name, tensor in whole.items() if ".default." in name}
-    return {
-        name.replace(".default.", ".").replace(".modules_to_save.", "."): tensor
-        for name, tensor in whole.items()
-    }
+    return {name.replace(".default.", ".").replace(".modules_to_save.", "."): tensor for name, tensor in whole.items()}
 
 
 def _joined(first: torch.Tensor, second: torch.Tensor, shape: torch.Size) -> torch.Tensor:
@@ -80,9 +77,7 @@ def test_an_export_has_the_trained_weights(name: str, saved: Path, tmp_path: Pat
     verify(saved / name)
     weights = {}
     for dtype in (None, "fp32"):
-        export(
-            saved / name, tmp_path / f"{dtype}", dtype=dtype, needs_config=name not in ("experts", "pipeline")
-        )
+        export(saved / name, tmp_path / f"{dtype}", dtype=dtype, needs_config=name not in ("experts", "pipeline"))
         (file,) = (tmp_path / f"{dtype}").glob("*.safetensors")
         weights[dtype] = load_file(file)
         subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=file.parent, check=True)
@@ -95,9 +90,7 @@ def test_an_export_has_the_trained_weights(name: str, saved: Path, tmp_path: Pat
         assert torch.equal(weights["fp32"][key], kept if key != "scale" else computed), key
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, run in RUNS.items() if run["stage"] and run.get("compared", True)]
-)
+@pytest.mark.parametrize("name", [name for name, run in RUNS.items() if run["stage"] and run.get("compared", True)])
 def test_an_export_is_that_of_zero_to_fp32(name: str, saved: Path, tmp_path: Path) -> None:
     from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 
@@ -162,9 +155,7 @@ def test_resharding_there_and_back_gives_the_files_that_deepspeed_saved(
     verify(tmp_path / "three")
     reshard(tmp_path / "three", tmp_path / "two", num_ranks=2)
     files = sorted((saved / name / STEP).iterdir())
-    assert [file.name for file in sorted((tmp_path / "two" / STEP).iterdir())] == [
-        file.name for file in files
-    ]
+    assert [file.name for file in sorted((tmp_path / "two" / STEP).iterdir())] == [file.name for file in files]
     for file in files:
         same_object(torch.load(tmp_path / "two" / STEP / file.name, weights_only=False), file)
     if divided:
@@ -253,9 +244,7 @@ def test_damage_is_named_and_nothing_is_exported(case: Case, saved: Path, tmp_pa
 
 @pytest.mark.parametrize("name", PAYLOADS)
 @pytest.mark.parametrize("where", PLACES)
-def test_code_in_a_checkpoint_is_named_and_not_run(
-    where: str, name: str, saved: Path, tmp_path: Path
-) -> None:
+def test_code_in_a_checkpoint_is_named_and_not_run(where: str, name: str, saved: Path, tmp_path: Path) -> None:
     assert hostile(name, where, saved, tmp_path)["wrong"] == []
 
 
@@ -268,14 +257,7 @@ def test_the_command_line_shows_what_is_there_and_what_is_missing(
     assert (code, err) == (0, "")
     assert tensors.keys() == truth(saved / "stage3").keys()
     assert tensors["model.norm.weight"] == {"name": "model.norm.weight", "dtype": "float32", "shape": [12]}
-    known = {
-        "complete": True,
-        "zero_stage": 3,
-        "world_size": 2,
-        "step": 2,
-        "dtype": "bfloat16",
-        "adapter": False,
-    }
+    known = {"complete": True, "zero_stage": 3, "world_size": 2, "step": 2, "dtype": "bfloat16", "adapter": False}
     assert said.items() >= known.items()
     assert said["tied"] == {"lm_head.weight": "model.embed_tokens.weight"}
     assert said["num_parameters"] == sum(math.prod(tensor["shape"]) for tensor in tensors.values())
@@ -289,22 +271,16 @@ def test_the_command_line_shows_what_is_there_and_what_is_missing(
     assert (code, out, len(err.splitlines())) == (2, "", 1)
 
 
-def test_weights_that_are_not_finite_are_the_answer_no(
-    saved: Path, tmp_path: Path, zerokit: conftest.Run
-) -> None:
+def test_weights_that_are_not_finite_are_the_answer_no(saved: Path, tmp_path: Path, zerokit: conftest.Run) -> None:
     shutil.copytree(saved / "stage0", tmp_path / "run")
-    rewrite(MODEL, put(["module", "model.norm.weight"], lambda weight: weight * float("nan")))(
-        tmp_path / "run" / STEP
-    )
+    rewrite(MODEL, put(["module", "model.norm.weight"], lambda weight: weight * float("nan")))(tmp_path / "run" / STEP)
     code, out, _ = zerokit("checkpoint", "verify", tmp_path / "run")
     assert (code, out.splitlines()[1:]) == (1, ["not finite: model.norm.weight"])
     code, _, err = zerokit("checkpoint", "export", tmp_path / "run", "-o", tmp_path / "model")
     assert (code, err) == (0, "infinite or NaN elements: 1 tensor, such as 'model.norm.weight'\n")
 
 
-def test_a_diff_names_each_tensor_and_how_far_it_is(
-    saved: Path, tmp_path: Path, zerokit: conftest.Run
-) -> None:
+def test_a_diff_names_each_tensor_and_how_far_it_is(saved: Path, tmp_path: Path, zerokit: conftest.Run) -> None:
     export(saved / "stage3", tmp_path / "model")
     assert zerokit("checkpoint", "diff", saved / "stage3", tmp_path / "model")[0] == 0
     weights = load_file(tmp_path / "model/model.safetensors")
@@ -314,10 +290,7 @@ def test_a_diff_names_each_tensor_and_how_far_it_is(
     del weights["model.embed_tokens.weight"]
     save_file(weights, tmp_path / "model/model.safetensors")
     code, out, _ = zerokit("checkpoint", "diff", saved / "stage3", tmp_path / "model", "--format", "json")
-    found = {
-        one["name"]: (one["what"], one["num_elements"], one["largest"])
-        for one in json.loads(out)["differences"]
-    }
+    found = {one["name"]: (one["what"], one["num_elements"], one["largest"]) for one in json.loads(out)["differences"]}
     assert code == 1
     assert found == {
         "model.embed_tokens.weight": ("only in A", 0, None),

@@ -1,4 +1,4 @@
-"""``launch/generate.py`` on two ranks, and through each launcher. A hang ends in ``HangsError``."""
+"""``launch/generate.py`` on two ranks, forked or through torchrun. A hang ends in ``HangsError``."""
 
 from __future__ import annotations
 
@@ -53,6 +53,7 @@ def reference(
     suppress: Sequence[int],
     ends: Sequence[int],
     prompts: Sequence[str] = PROMPTS,
+    adapter: Path | None = None,
     **options: Any,
 ) -> list[dict[str, Any]]:
     """Plain transformers, one process, one prompt at a time."""
@@ -61,6 +62,10 @@ def reference(
 
     tokenizer = AutoTokenizer.from_pretrained(model)
     plain = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+    if adapter is not None:
+        from peft import PeftModel
+
+        plain = PeftModel.from_pretrained(plain, adapter).eval()
     result = []
     for prompt in prompts:
         ids = tokenizer(prompt, return_tensors="pt")["input_ids"]
@@ -112,6 +117,7 @@ def test_uneven_prompts_equal_plain_transformers(
             *("--mode", "sharded", *sampling(readable, ends)),
         ],
         ranks=2,
+        launcher="none",
         cwd=tmp_path,
     )
     assert run.returncode == 0, run.stderr
@@ -123,7 +129,19 @@ def test_uneven_prompts_equal_plain_transformers(
     assert outcome(records) == outcome(expected)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.jsonl", "prompts.txt"]
     assert run.stderr.count("zerokit: 5 prompts, ") == 1
-    assert "Warning" not in run.stderr
+
+
+@pytest.mark.parametrize("mode", ["tensor", "offloaded"])
+def test_divided_and_offloaded_weights_equal_plain_transformers(
+    mode: str, model: Path, readable: list[int], ends: list[int], tmp_path: Path
+) -> None:
+    (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS), encoding="utf-8")
+    words = [SCRIPT, "--model", model, "--prompts", "prompts.txt", "-o", "out.jsonl", "--mode", mode]
+    run = launch([*words, *sampling(readable, ends)], ranks=2, launcher="torchrun", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    records = read_lines((tmp_path / "out.jsonl").read_text(encoding="utf-8"))
+    assert outcome(records) == outcome(reference(model, readable, ends))
+    assert f"mode {mode}, " in run.stderr
 
 
 def test_a_rank_without_prompts(model: Path, readable: list[int], ends: list[int], tmp_path: Path) -> None:
@@ -148,6 +166,7 @@ def test_a_rank_without_prompts(model: Path, readable: list[int], ends: list[int
         cwd=tmp_path,
     )
     assert run.returncode == 0, run.stderr
+    assert "Warning" not in run.stderr
     (record,) = [json.loads(line) for line in run.stdout.splitlines()]
     expected = reference(model, readable, ends, [PROMPTS[2]], num_beams=2, num_return_sequences=2)
     assert outcome(record["completions"]) == outcome(expected)
@@ -159,20 +178,15 @@ def test_a_small_model_is_copied_to_every_rank(
     chats = [{"messages": [{"role": "user", "content": prompt}]} for prompt in PROMPTS[:3]]
     (tmp_path / "chats.jsonl").write_text("\n".join(map(json.dumps, chats)), encoding="utf-8")
     run = launch(
-        [
-            *(SCRIPT, "--model", model, "--prompts", "chats.jsonl"),
-            *("--batch-size", "1", *sampling(readable, ends)),
-        ],
+        [*(SCRIPT, "--model", model, "--prompts", "chats.jsonl"), *("--batch-size", "1", *sampling(readable, ends))],
         ranks=2,
-        launcher="torchrun",
+        launcher="none",
         cwd=tmp_path,
     )
     assert run.returncode == 0, run.stderr
-    assert run.stderr.count("zerokit: mode replicated, a full copy on every rank (") == 1
+    assert run.stderr.count("zerokit: mode replicated, 1 at once: ") == 1
     records = read_lines(run.stdout)
-    expected = reference(
-        model, readable, ends, [f"<|user|>{prompt}<|end|><|assistant|>" for prompt in PROMPTS[:3]]
-    )
+    expected = reference(model, readable, ends, [f"<|user|>{prompt}<|end|><|assistant|>" for prompt in PROMPTS[:3]])
     assert [record["messages"] for record in records] == [chat["messages"] for chat in chats]
     assert outcome(records) == outcome(expected)
 
@@ -228,6 +242,57 @@ def test_all_ranks_raise_the_same(model: Path, tmp_path: Path) -> None:
         "--model: 'torn' lacks 1 of the model's weights": ["--model", "torn", "--prompt", "a"],
     }
     both_ranks_say(mistakes, GENERATE, tmp_path)
+
+
+STOP = """
+import gc
+from contextlib import nullcontext
+from zerokit.generation.output import Path, Results
+from zerokit.generation.queues import SharedQueue
+
+def run(group, words):
+    if "alone.jsonl" in words:
+        broken = mock.patch.object(SharedQueue, "take", side_effect=ZerokitError("of rank 1"))
+        with nullcontext() if group.ranks.is_main else broken:
+            generate(group, options_of(words), sys.stdout)
+    if "--resume" not in words:
+        with mock.patch.object(Results, "finish", side_effect=ZerokitError("stopped")):
+            generate(group, options_of(words), sys.stdout)
+    gc.collect()  # of a process that ended, the lock is gone
+    partial = Path("out.jsonl.partial")
+    content = partial.read_bytes()
+    group.together(lambda: None)
+    if group.ranks.is_main:
+        partial.write_bytes(content[: 2 * len(content) // 3])
+    raise ZerokitError(f"{generate(group, options_of(words), sys.stdout)} failed")
+"""
+
+
+def test_a_run_that_was_stopped_continues_in_another_mode(
+    model: Path, readable: list[int], ends: list[int], tmp_path: Path
+) -> None:
+    """With an adapter, and a prompt that cannot be used. Then an error of one rank ends both."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    plain = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    adapted = get_peft_model(plain, LoraConfig(r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=False))
+    adapted.save_pretrained(tmp_path / "adapter")
+    rows: list[dict[str, str | None]] = [{"q": prompt} for prompt in PROMPTS]
+    rows.insert(2, {"q": None})
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    words = ["--model", "adapter", "--prompts", "rows.jsonl", "--template", "{q}", "--batch-size", "1"]
+    words += ["-o", "out.jsonl", *sampling(readable, ends)]
+    alone = [word.replace("out.jsonl", "alone.jsonl") for word in words]
+    mistakes = {"stopped": words, "1 failed": [*words, "--resume", "--mode", "sharded"], "of rank 1": alone}
+    both_ranks_say(mistakes, GENERATE + STOP, tmp_path)
+    records = read_lines((tmp_path / "out.jsonl").read_text(encoding="utf-8"))
+    failed = records.pop(2)
+    assert failed == {"index": 2, "prompt": {"q": None}, "finish_reason": "error", "error": failed["error"]}
+    assert [record["prompt"] for record in records] == PROMPTS
+    assert outcome(records) == outcome(reference(model, readable, ends, adapter=tmp_path / "adapter"))
+    assert not (tmp_path / "out.jsonl.partial").exists()
 
 
 def remove_weight(model: Path, copy: Path, name: str) -> None:

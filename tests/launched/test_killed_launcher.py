@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiny import ONE_STEP_RECIPE, tiny_llama, tiny_tokenizer
+from tests.tiny import ONE_STEP_RECIPE, REPOSITORY, launch, tiny_llama, tiny_tokenizer
 from zerokit.distributed.process_table import children_of, stat_of
 
 ZEROKIT = Path(sys.executable).with_name("zerokit")
@@ -67,26 +68,28 @@ def test_a_run_whose_rank_is_killed_is_restarted_and_has_the_losses_of_one_run(t
     (tmp_path / "data.jsonl").write_text("\n".join(lines) + "\n")
     (tmp_path / "recipe.yaml").write_text(ONE_STEP_RECIPE)
     words = [
-        *("--num-gpus", "2", "--recipe", "recipe.yaml", "--training.max_steps", "50"),
-        *("--training.logging_steps", "1", "--training.save_steps", "2", "--retries", "3"),
+        *("--recipe", "recipe.yaml", "--training.max_steps", "50"),
+        *("--training.logging_steps", "1", "--training.save_steps", "4"),
     ]
     variables = {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
-    for name in ("whole", "out"):
-        with (tmp_path / f"{name}.log").open("wb") as log:
-            run = subprocess.Popen(
-                [ZEROKIT, "train", *words, "--training.output_dir", name],
-                cwd=tmp_path, env={**os.environ, **variables}, stdout=log, stderr=log,
-            )  # fmt: skip
-        if name == "out":
-            wait_for_text(tmp_path / "out/metrics.jsonl", '"step": 5', run)
-            os.kill(children_of(*children_of(*children_of(run.pid)))[1], signal.SIGKILL)
-        assert run.wait() == 0, (tmp_path / f"{name}.log").read_text()
-    said = (tmp_path / "out.log").read_text()
-    killed = (
-        "restart 1 of 3: a rank was killed by SIGKILL before the run finished; the run continues from out/"
-    )
-    assert (said.count(killed), said.count("zerokit: restart ")) == (1, 1)
-    whole, restarted = (
+    script = REPOSITORY / "launch" / "train.py"
+    whole = [script, *words, "--training.output_dir", "whole"]
+    done = launch(whole, ranks=2, launcher="none", cwd=tmp_path, env=variables)
+    assert done.returncode == 0, done.stderr
+    with (tmp_path / "log").open("wb") as log:
+        run = subprocess.Popen(
+            [ZEROKIT, "train", "--num-gpus", "2", *words, "--retries", "3"],
+            cwd=tmp_path, env={**os.environ, **variables}, stdout=log, stderr=log,
+        )  # fmt: skip
+    wait_for_text(tmp_path / "out/metrics.jsonl", '"step": 5', run)
+    os.kill(children_of(*children_of(*children_of(run.pid)))[1], signal.SIGKILL)
+    code, said = run.wait(), (tmp_path / "log").read_text()
+    assert code == 0, said
+    # The launcher may see first that the other rank has lost this one.
+    reason = "(a rank was killed by SIGKILL before the run finished|a rank, or the connection to one, was lost)"
+    assert re.search(f"zerokit: restart 1 of 3: {reason}; the run continues from out/", said)
+    assert said.count("zerokit: restart ") == 1
+    expected, restarted = (
         {
             line["step"]: line["loss"]
             for line in map(json.loads, (tmp_path / name / "metrics.jsonl").read_text().splitlines())
@@ -94,8 +97,8 @@ def test_a_run_whose_rank_is_killed_is_restarted_and_has_the_losses_of_one_run(t
         }
         for name in ("whole", "out")
     )
-    assert len(whole) == 50
-    assert restarted == whole
+    assert len(expected) == 50
+    assert restarted == expected
 
 
 @pytest.mark.parametrize("launcher", [(), ("--num-gpus", "2")], ids=["one process", "two ranks"])
@@ -124,15 +127,16 @@ def test_an_evaluation_on_two_ranks_is_that_on_one(tmp_path: Path) -> None:
         "".join(json.dumps({"prompt": f"{number}", "completion": "b" * number}) + "\n" for number in range(7))
     )
     variables = {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
+    words = ["model", "data.jsonl", "--task.seq_len", "64", "--batch-size", "2", "--format", "json"]
+    done = launch([REPOSITORY / "zerokit/evaluate.py", *words], ranks=1, launcher="none", cwd=tmp_path, env=variables)
+    on_two = subprocess.run(
+        [ZEROKIT, "evaluate", *words, "--num-gpus", "2"],
+        cwd=tmp_path, env={**os.environ, **variables}, capture_output=True, text=True,
+    )  # fmt: skip
     found = []
-    options = ("--task.seq_len", "64", "--batch-size", "2", "--format", "json")
-    for words in ((), ("--num-gpus", "2")):
-        done = subprocess.run(
-            [ZEROKIT, "evaluate", "model", "data.jsonl", *words, *options],
-            cwd=tmp_path, env={**os.environ, **variables}, capture_output=True, text=True,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        found.append(json.loads(done.stdout))
+    for one in (done, on_two):
+        assert one.returncode == 0, one.stderr
+        found.append(json.loads(one.stdout))
     same = {name: pytest.approx(found[0][name]) for name in ("loss", "perplexity", "token_accuracy")}
     assert found[1] == found[0] | same
     assert found[0]["num_examples"] == 7

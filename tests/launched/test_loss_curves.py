@@ -17,6 +17,11 @@ GLOBAL_BATCH = 8
 # 6 full batches and one of 5: the last update of each epoch is incomplete, and uneven over two ranks.
 NUM_EXAMPLES = 6 * GLOBAL_BATCH + 5
 LEARNING_RATE = 1e-3
+RUNS = [
+    *((stage, bf16, (4, 1)) for stage in (0, 1, 2, 3) for bf16 in (False, True)),
+    *((stage, False, (1, 4)) for stage in (2, 3)),
+]
+"""Stage, precision, and how a rank's share of a batch is split."""
 
 
 @pytest.fixture(scope="module")
@@ -40,39 +45,40 @@ def start(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def train(start, tmp_path_factory):
-    """Runs launch/train.py on two ranks and gives the loss of each step; equal runs run once."""
-    done: dict[str, list[float]] = {}
+    """Gives the loss of each step of a run on two ranks; one start of them makes all but torchrun's."""
+    folder = tmp_path_factory.mktemp("runs")
+    for stage, bf16, split in RUNS:
+        recipe = {
+            "model": str(start / "model"),
+            "data": {"train": str(start / "pairs.jsonl"), "eval_fraction": 0},
+            "task": {"seq_len": 64},
+            "training": {
+                "output_dir": str(folder / f"{stage}-{bf16}-{split[0]}"),
+                "num_train_epochs": EPOCHS,
+                "per_device_train_batch_size": split[0],
+                "gradient_accumulation_steps": split[1],
+                "learning_rate": LEARNING_RATE,
+                "lr_scheduler_type": "constant",
+                "train_sampling_strategy": "sequential",
+                "logging_steps": 1,
+                "save_strategy": "no",
+                "bf16": bf16,
+            },
+            "deepspeed": {"zero_optimization": {"stage": stage}},
+        }
+        (folder / f"{stage}-{bf16}-{split[0]}.yaml").write_text(yaml.safe_dump(recipe))
+    result = launch(["tests/launched/train_recipes.py", folder], ranks=2, launcher="none")
+    assert result.returncode == 0, result.stderr[-3000:]
 
     def run(*, stage: int, bf16=False, split=(4, 1), launcher="none"):
-        name = f"stage{stage}-{'bf16' if bf16 else 'fp32'}-{split[0]}x{split[1]}-{launcher}"
-        if name not in done:
-            folder = tmp_path_factory.mktemp(name)
-            recipe = {
-                "model": str(start / "model"),
-                "data": {"train": str(start / "pairs.jsonl"), "eval_fraction": 0},
-                "task": {"seq_len": 64},
-                "training": {
-                    "output_dir": str(folder / "out"),
-                    "num_train_epochs": EPOCHS,
-                    "per_device_train_batch_size": split[0],
-                    "gradient_accumulation_steps": split[1],
-                    "learning_rate": LEARNING_RATE,
-                    "lr_scheduler_type": "constant",
-                    "train_sampling_strategy": "sequential",
-                    "logging_steps": 1,
-                    "save_strategy": "no",
-                    "bf16": bf16,
-                },
-                "deepspeed": {"zero_optimization": {"stage": stage}},
-            }
-            (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-            result = launch(
-                ["launch/train.py", "--recipe", folder / "recipe.yaml"], ranks=2, launcher=launcher
-            )
+        out = folder / f"{stage}-{bf16}-{split[0]}"
+        if launcher != "none":
+            words = ["launch/train.py", "--recipe", out.with_suffix(".yaml"), "--training.output_dir"]
+            out = folder / launcher
+            result = launch([*words, out], ranks=2, launcher=launcher)
             assert result.returncode == 0, result.stderr[-3000:]
-            lines = (folder / "out" / "metrics.jsonl").read_text().splitlines()
-            done[name] = [entry["loss"] for entry in map(json.loads, lines) if "loss" in entry]
-        return done[name]
+        lines = (out / "metrics.jsonl").read_text().splitlines()
+        return [entry["loss"] for entry in map(json.loads, lines) if "loss" in entry]
 
     return run
 

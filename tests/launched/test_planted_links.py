@@ -123,9 +123,7 @@ def rounds(names: set[str], *, all_depths: bool) -> Iterator[tuple[set[str], int
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_nothing_outside_changes(
-    name: str, template: Path, process: ProcessPoolExecutor, tmp_path: Path
-) -> None:
+def test_nothing_outside_changes(name: str, template: Path, process: ProcessPoolExecutor, tmp_path: Path) -> None:
     place = Place(tmp_path)
 
     def run(names: Path | None = None) -> str | None:
@@ -178,9 +176,7 @@ READ = {
 
 
 @pytest.mark.parametrize("name", READS)
-def test_nothing_outside_is_read(
-    name: str, template: Path, process: ProcessPoolExecutor, tmp_path: Path
-) -> None:
+def test_nothing_outside_is_read(name: str, template: Path, process: ProcessPoolExecutor, tmp_path: Path) -> None:
     place, outside = tmp_path / "place", tmp_path / "outside"
     folder, words = READS[name]
     shutil.copytree(template, place)

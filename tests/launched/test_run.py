@@ -23,13 +23,7 @@ from tests.cli import conftest
 from tests.launched.left_out import broken
 from tests.launched.one_rank import OneRank, make_folder, one_process
 from tests.tiny import REPOSITORY, tiny_llama, tiny_tokenizer
-from zerokit.checkpoint.checksums import (
-    checksums,
-    files_of,
-    read_checksums,
-    record_num_files,
-    write_checksums,
-)
+from zerokit.checkpoint.checksums import checksums, files_of, read_checksums, record_num_files, write_checksums
 from zerokit.checkpoint.reshard import reshard
 from zerokit.checkpoint.saved_states import num_groups
 from zerokit.errors import CheckpointError
@@ -395,8 +389,7 @@ def test_a_run_goes_on_from_a_checkpoint_of_another_number_of_ranks(here: OneRan
 
     other = here.error_of(*recipe, *RESUME, "--training.gradient_accumulation_steps", "2")
     assert (
-        "is of a run of 2 ranks: a step now has 16 examples; the checkpoint's run had 8. Set per_device_train"
-        in other
+        "is of a run of 2 ranks: a step now has 16 examples; the checkpoint's run had 8. Set per_device_train" in other
     )
     assert "gradient_accumulation_steps to 8; or begin another run" in other
 
@@ -486,10 +479,7 @@ def test_checksums_that_were_lost_or_changed_are_noticed(here: OneRank, zerokit:
         (rest, f"/SHA256SUMS: has lines for {num_files - 1} of {num_files} files, and none for 'chat_te"),
         (text.replace("  ", " ", 1), "/SHA256SUMS:1: is malformed: "),
         (text * 2, f"/SHA256SUMS:{num_files + 1}: names 'chat_template.jinja' twice. "),
-        (
-            f"{'0' * 64}  ../../a\n{text}",
-            "/SHA256SUMS:1: names '../../a', which is outside the checkpoint's folder",
-        ),
+        (f"{'0' * 64}  ../../a\n{text}", "/SHA256SUMS:1: names '../../a', which is outside the checkpoint's folder"),
         (None, ": has lost its SHA256SUMS: it cannot be verified. "),
     ]
     for changed, said in cases:
@@ -620,9 +610,7 @@ IN_CHUNKS = (
 )
 
 
-def test_a_loss_in_chunks_is_the_same_where_zero_divides_an_adapter_on_the_output_matrix(
-    here: OneRank,
-) -> None:
+def test_a_loss_in_chunks_is_the_same_where_zero_divides_an_adapter_on_the_output_matrix(here: OneRank) -> None:
     zero = ("--deepspeed.zero_optimization.stage", "3")
     zero += ("--deepspeed.zero_optimization.stage3_param_persistence_threshold", "0")
     assert_same_in_chunks(here, *zero, *IN_CHUNKS, "--peft.target_modules", '["lm_head", "q_proj"]')
@@ -638,9 +626,7 @@ def test_preferences_are_learned_in_chunks_as_from_all_logits(stage: str, here: 
 
 def test_a_run_outlives_its_output_folder(here: OneRank) -> None:
     words = ("--training.max_steps", "3", "--training.logging_steps", "1")
-    assert (
-        here.train(*words, fault=partial(after_the_first_step, partial(shutil.rmtree, "out"))).error is None
-    )
+    assert here.train(*words, fault=partial(after_the_first_step, partial(shutil.rmtree, "out"))).error is None
     assert (here.folder / "out" / "model.safetensors").is_file()
     assert here.json("run.json")["steps"] == 3
 
@@ -661,9 +647,7 @@ def full_disk(*names: str) -> Iterator[None]:
     def torch_save(what: Any, file: Any, *args: Any, **kwargs: Any) -> None:
         if is_full(file):
             Path(file).write_bytes(b"a part")
-            raise RuntimeError(
-                "[enforce fail at inline_container.cc:672] . PytorchStreamWriter failed writing file"
-            )
+            raise RuntimeError("[enforce fail at inline_container.cc:672] . PytorchStreamWriter failed writing file")
         save(what, file, *args, **kwargs)
 
     def save_safely(what: Any, file: Any, *args: Any, **kwargs: Any) -> None:
@@ -698,9 +682,7 @@ def test_a_model_that_finds_no_room_is_saved_in_a_second_place(here: OneRank) ->
     here.train(*steps(1))
     before = contents(here.folder / "out")
     second = ("--training.rescue_dir", "second")
-    ended = here.error_of(
-        *steps(1), *second, force=True, fault=partial(full_disk, "out/.saving", "out/checkpoint")
-    )
+    ended = here.error_of(*steps(1), *second, force=True, fault=partial(full_disk, "out/.saving", "out/checkpoint"))
     assert ended.startswith("1 out: cannot be written (No space left on device (os error 28)): ")
     assert ended.endswith("the trained model is in 'second'. Make room, and move it where it belongs")
     assert {"model.safetensors", "tokenizer.json", "run.json"} <= contents(here.folder / "second").keys()
@@ -726,9 +708,7 @@ def no_memory() -> Iterator[None]:
 
 def test_a_rank_without_memory_says_so_in_one_line(here: OneRank) -> None:
     ended = here.error_of(fault=no_memory)
-    assert ended.startswith(
-        "1 rank 0: out of memory (Tried to allocate 2.50 GiB). Lower training.per_device_"
-    )
+    assert ended.startswith("1 rank 0: out of memory (Tried to allocate 2.50 GiB). Lower training.per_device_")
     assert not (here.folder / "out" / "run.lock").exists()
 
 
@@ -776,9 +756,7 @@ def test_an_evaluation_has_the_figures_of_the_training(
         assert found.keys() - {"model", "data", "task", "num_examples"} == metrics | {"loss"}
         assert (found["task"], found["num_examples"]) == (task, 11)
         if measured is not None:
-            assert found["loss"] == pytest.approx(
-                measured["loss_after"], rel=2e-3 if "bf16" in words else 1e-5
-            )
+            assert found["loss"] == pytest.approx(measured["loss_after"], rel=2e-3 if "bf16" in words else 1e-5)
             for name, value in measured["metrics_after"].items():
                 assert found[name] == pytest.approx(value, rel=1e-4, abs=1e-6)
     assert found["loss"] != pytest.approx(report["loss_after"], rel=1e-6), "an earlier checkpoint"

@@ -73,16 +73,12 @@ CELLS = [
 
 
 @pytest.mark.parametrize(("stage", "words"), CELLS)
-def test_a_step_that_is_left_out_might_never_have_been(
-    stage: int, words: tuple[str, ...], here: OneRank
-) -> None:
+def test_a_step_that_is_left_out_might_never_have_been(stage: int, words: tuple[str, ...], here: OneRank) -> None:
     recipe = (*STEPS, *ONE, *words, "--deepspeed.zero_optimization.stage", str(stage))
     left_out = here.train(*recipe, force=True, fault=partial(with_fp16, "nan"))
     assert left_out.error is None, left_out
     places = ", ".join(f"data.jsonl:{row + 1}" for row in BAD)
-    said = (
-        f"the loss is nan at step 3: rank 0 with {places}. The step is left out (1 in a row; 6 end the run)"
-    )
+    said = f"the loss is nan at step 3: rank 0 with {places}. The step is left out (1 in a row; 6 end the run)"
     assert said in left_out.said
     found = logged(here.folder / "out")
     without = here.train(*recipe, "--data.train", "without.jsonl", force=True, fault=partial(with_fp16, "1"))
@@ -91,9 +87,7 @@ def test_a_step_that_is_left_out_might_never_have_been(
     assert found[3][0] < found[0][0]
 
 
-def assert_all_but(
-    left_out: int, found: list[tuple[float, float]], expected: list[tuple[float, float]]
-) -> None:
+def assert_all_but(left_out: int, found: list[tuple[float, float]], expected: list[tuple[float, float]]) -> None:
     """The second run had not that step; the others have equal losses and learning rates."""
     others = found[: left_out - 1] + found[left_out:]
     for step, its in zip(others, expected[: len(others)], strict=True):
@@ -107,10 +101,7 @@ def on_two_ranks(here: OneRank, factor: str, data: str, *more: str) -> tuple[str
     words = (*STEPS, "--training.per_device_train_batch_size", "4", *places, *more)
     script = REPOSITORY / "tests" / "launched" / "left_out.py"
     result = launch(
-        [script, factor, "Bad", "--", "--recipe", "recipe.yaml", *words],
-        ranks=2,
-        launcher="none",
-        cwd=here.folder,
+        [script, factor, "Bad", "--", "--recipe", "recipe.yaml", *words], ranks=2, launcher="none", cwd=here.folder
     )
     assert result.returncode == 0, result.stderr[-3000:]
     return result.stderr, logged(out)

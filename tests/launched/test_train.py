@@ -19,10 +19,7 @@ from zerokit.checkpoint.export import export
 from zerokit.checkpoint.verify import verify
 
 MESSAGES = [
-    [
-        {"role": "user", "content": f"What is {i}?"},
-        {"role": "assistant", "content": f"The number {i} of a sequence."},
-    ]
+    [{"role": "user", "content": f"What is {i}?"}, {"role": "assistant", "content": f"The number {i} of a sequence."}]
     for i in range(24)
 ]
 
@@ -97,9 +94,7 @@ OFFLOADED = {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param"
 )
 def test_saved_model_is_the_trained_one(zero: dict[str, Any], start: Path, tmp_path: Path) -> None:
     """What from_pretrained loads has the held-out loss that the run measured at its end."""
-    recipe = write_recipe(
-        start, tmp_path, ds_config={"zero_optimization": zero}, generation={"max_new_tokens": 7}
-    )
+    recipe = write_recipe(start, tmp_path, ds_config={"zero_optimization": zero}, generation={"max_new_tokens": 7})
     report = run(recipe, launcher="none")
     out = tmp_path / "out"
     model = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32)
@@ -109,13 +104,7 @@ def test_saved_model_is_the_trained_one(zero: dict[str, Any], start: Path, tmp_p
     assert answer_loss(model, tokenizer, MESSAGES[19:]) == pytest.approx(report["loss_after"], abs=1e-5)
     assert len({file.stat().st_mode for file in out.iterdir()}) == 1
     assert {file.name for file in out.iterdir()} == {
-        *(
-            "chat_template.jinja",
-            "config.json",
-            "generation_config.json",
-            "metrics.jsonl",
-            "model.safetensors",
-        ),
+        *("chat_template.jinja", "config.json", "generation_config.json", "metrics.jsonl", "model.safetensors"),
         *("run.json", "tokenizer.json", "tokenizer_config.json"),
     }
 
@@ -181,19 +170,12 @@ def two_ranks(start: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     return run(write_recipe(start, folder, ds_config={"zero_optimization": {"stage": 1}}))
 
 
-def test_a_step_exchanges_its_tokens_and_its_loss_beside_what_deepspeed_does(
-    start: Path, tmp_path: Path
-) -> None:
+def test_a_step_exchanges_its_tokens_and_its_loss_beside_what_deepspeed_does(start: Path, tmp_path: Path) -> None:
     recipe = write_recipe(
-        start,
-        tmp_path,
-        ds_config={"zero_optimization": {"stage": 2}},
-        training={"max_steps": 4, "logging_steps": 10},
+        start, tmp_path, ds_config={"zero_optimization": {"stage": 2}}, training={"max_steps": 4, "logging_steps": 10}
     )
     ended = launch(
-        ["tests/validation/launched/count_exchanges.py", recipe, tmp_path / "found.json"],
-        ranks=2,
-        launcher="none",
+        ["tests/validation/launched/count_exchanges.py", recipe, tmp_path / "found.json"], ranks=2, launcher="none"
     )
     assert ended.returncode == 0, ended.stderr[-3000:]
     _, second, third, *_ = json.loads((tmp_path / "found.json").read_text())
@@ -206,10 +188,7 @@ def test_one_process_gives_the_losses_of_two(
     launcher: str, two_ranks: dict[str, Any], start: Path, tmp_path: Path
 ) -> None:
     recipe = write_recipe(
-        start,
-        tmp_path,
-        ds_config={"zero_optimization": {"stage": 1}},
-        training={"per_device_train_batch_size": 4},
+        start, tmp_path, ds_config={"zero_optimization": {"stage": 1}}, training={"per_device_train_batch_size": 4}
     )
     one = run(recipe, ranks=1, launcher=launcher)
     assert one["losses"] == pytest.approx(two_ranks["losses"], abs=1e-5)

@@ -61,9 +61,7 @@ def test_train_and_generate_on_two_ranks(unpacked: Path, tmp_path: Path) -> None
     tiny_llama(tmp_path / "model")
     (tmp_path / "data.jsonl").write_text('{"prompt": "a", "completion": "b"}\n' * 8)
     (tmp_path / "mine.yaml").write_text(RECIPE)
-    run = zerokit(
-        unpacked, tmp_path, "train", "--num-gpus", "2", "--recipe", "mine.yaml", "--training.seed=7"
-    )
+    run = zerokit(unpacked, tmp_path, "train", "--num-gpus", "2", "--recipe", "mine.yaml", "--training.seed=7")
     assert run.returncode == 0, run.stderr
     report = json.loads((tmp_path / "out" / "run.json").read_text())
     assert (report["world_size"], report["steps"], report["recipe"]["training"]["seed"]) == (2, 1, 7)

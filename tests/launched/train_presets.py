@@ -48,9 +48,7 @@ def with_the_trainer(folder: Path, config: dict[str, Any], *, inference: bool) -
             dataloader_pin_memory=False,
         )
         model = AutoModelForCausalLM.from_pretrained(folder)
-        trainer = Trainer(
-            model=model, args=args, train_dataset=STEPS * (data(0) + data(1)), eval_dataset=data(0)
-        )
+        trainer = Trainer(model=model, args=args, train_dataset=STEPS * (data(0) + data(1)), eval_dataset=data(0))
         if inference:
             loss = trainer.evaluate()["eval_loss"]
             return {"losses": [loss], **of_the_engine(trainer.model_wrapped)}

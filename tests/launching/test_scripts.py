@@ -50,14 +50,31 @@ def written(folder: Path, zerokit: Run) -> Callable[..., str]:
 
     def text(target: str, *words: str) -> str:
         name = f"./{ODD}.yaml"
-        code, out, err = zerokit(
-            "launch-script", name, *LEAST, "--for", target, *words, "-o", "made", "--force"
-        )
+        code, out, err = zerokit("launch-script", name, *LEAST, "--for", target, *words, "-o", "made", "--force")
         assert (code, out, err.startswith("written: made. Start it with: ")) == (0, "", True)
         assert target != "slurm" or err.endswith("sbatch made\n")
         return (folder / "made").read_text()
 
     return text
+
+
+@pytest.mark.parametrize(
+    ("parallel", "code", "message"),
+    [
+        ("{sequence: 2}", 0, "written: made"),
+        ("{sequence: 4}", 0, "nodes of 2 GPUs split groups of 4: sequence parallelism"),
+        ("{tensor: 4}", 0, "nodes of 2 GPUs split groups of 4: tensor parallelism"),
+        ("{sequence: 3}", 2, "(parallel): 4 GPUs do not divide into groups of 3"),
+    ],
+)
+def test_nodes_that_split_a_group_are_named(
+    parallel: str, code: int, message: str, folder: Path, zerokit: Run
+) -> None:
+    (folder / "mine.yaml").write_text(f"{RECIPE}parallel: {parallel}\n")
+    done, _, err = zerokit("launch-script", "mine.yaml", *LEAST, "--for", "slurm", "-o", "made")
+    assert done == code
+    assert message in err
+    assert ("split" in err) is ("split" in message)
 
 
 @pytest.mark.parametrize(("target", "starts_it"), [("slurm", True), ("deepspeed", True), ("skypilot", False)])
@@ -103,8 +120,7 @@ def test_slurm_starts_every_rank_by_the_real_torchrun(
     stub(
         bin_,
         "srun",
-        "while [[ $1 == -* ]]; do shift; done\n"
-        '(SLURM_NODEID=0 "$@") & (SLURM_NODEID=1 "$@") & wait -n && wait -n',
+        'while [[ $1 == -* ]]; do shift; done\n(SLURM_NODEID=0 "$@") & (SLURM_NODEID=1 "$@") & wait -n && wait -n',
     )
     installed = tmp_path / "installed"
     (installed / "zerokit").mkdir(parents=True)
@@ -124,8 +140,7 @@ def test_slurm_starts_every_rank_by_the_real_torchrun(
     said = [json.loads((folder / f"rank{rank}").read_text()) for rank in range(4)]
     recipe = str(folder / f"{ODD}.yaml")
     assert said == [
-        [str(rank), str(rank % 2), "4", "2", "127.0.0.1", "--recipe", recipe, "--resume", "auto"]
-        for rank in range(4)
+        [str(rank), str(rank % 2), "4", "2", "127.0.0.1", "--recipe", recipe, "--resume", "auto"] for rank in range(4)
     ]
     assert not (folder / "owned").exists()
 
@@ -162,9 +177,7 @@ def test_what_bash_runs_are_the_words_that_were_meant(
     recipe = str(folder / f"{ODD}.yaml")
     for target, words in (("deepspeed", ["--hostfile", "hosts"]), ("torchrun", []), ("skypilot", [])):
         text = written(target, *words)
-        program = Path(sys.executable).parent / (
-            "deepspeed" if target == "deepspeed" else Path(sys.executable)
-        )
+        program = Path(sys.executable).parent / ("deepspeed" if target == "deepspeed" else Path(sys.executable))
         if target == "skypilot":
             text, program, recipe_there = yaml.safe_load(text)["run"], Path("python"), f"{ODD}.yaml"
         else:
@@ -300,10 +313,7 @@ def test_deepspeed_hands_them_to_any_shell_as_they_are() -> None:
 
 def test_accelerate_is_started_with_variables(report: Path, written: Callable[..., str]) -> None:
     first = written("accelerate", "--doctor", "doctor.json").splitlines()[0]
-    assert (
-        "number: GLOO_SOCKET_IFNAME='eth7' NCCL_SOCKET_IFNAME='=eth7' PYTHONSAFEPATH=1 accelerate launch "
-        in first
-    )
+    assert "number: GLOO_SOCKET_IFNAME='eth7' NCCL_SOCKET_IFNAME='=eth7' PYTHONSAFEPATH=1 accelerate launch " in first
     assert "_SOCKET_IFNAME" not in written("accelerate")
 
 
@@ -317,13 +327,9 @@ def test_accelerate_is_started_with_variables(report: Path, written: Callable[..
         ('{"checks": [{"variables": {"NCCL_X": 1}}]}', "has an invalid value of 'NCCL_X'"),
     ],
 )
-def test_what_is_no_report_of_the_doctor_sets_nothing(
-    content: str, says: str, folder: Path, zerokit: Run
-) -> None:
+def test_what_is_no_report_of_the_doctor_sets_nothing(content: str, says: str, folder: Path, zerokit: Run) -> None:
     (folder / "doctor.json").write_text(content)
-    assert says in refused(
-        zerokit, "launch-script", f"./{ODD}.yaml", "--for", "torchrun", "--doctor", "doctor.json"
-    )
+    assert says in refused(zerokit, "launch-script", f"./{ODD}.yaml", "--for", "torchrun", "--doctor", "doctor.json")
 
 
 def test_a_report_without_a_reason_for_any_variable_is_said_to_set_none(folder: Path, zerokit: Run) -> None:
@@ -398,15 +404,9 @@ def test_one_machine_needs_no_names(target: str, folder: Path, zerokit: Run, tmp
         (["--for", "kubernetes"], "needs a container image"),
         (["--for", "deepspeed", "--hostfile", "twice"], "twice:2: host 'a' is repeated"),
         (["--for", "deepspeed", "--hostfile", "none"], "none:1: host 'a' has no slots"),
-        (
-            ["--for", "deepspeed", "--hostfile", "odd"],
-            "odd:1: '-oProxyCommand=id slots=2' is not HOST slots=N",
-        ),
+        (["--for", "deepspeed", "--hostfile", "odd"], "odd:1: '-oProxyCommand=id slots=2' is not HOST slots=N"),
         (["--for", "deepspeed", "--hostfile", "empty"], "names no host"),
-        (
-            ["--for", "deepspeed", "--hostfile", "hosts", "--num-nodes", "3"],
-            "names 2 hosts, and the run has 3",
-        ),
+        (["--for", "deepspeed", "--hostfile", "hosts", "--num-nodes", "3"], "names 2 hosts, and the run has 3"),
         (["--for", "deepspeed", "--hostfile", "hosts", "--gpus-per-node", "8"], "'worker-1' has 2 slots"),
         (["--for", "slurm", "--num-nodes", "0"], "--num-nodes"),
         (["--for", "pbs"], "pbs"),
@@ -414,10 +414,7 @@ def test_one_machine_needs_no_names(target: str, folder: Path, zerokit: Run, tmp
         (["--for", "slurm", "--image", "x"], "--image: is not accepted by --for slurm"),
         (["--for", "skypilot", "--doctor", "none.json"], "no such file"),
         (["--for", "deepspeed", "--volume", "x"], "Leave it out; it is for kubernetes"),
-        (
-            ["--for", "kubernetes", "--accelerator", "Z100"],
-            "--accelerator: is not accepted by --for kubernetes",
-        ),
+        (["--for", "kubernetes", "--accelerator", "Z100"], "--accelerator: is not accepted by --for kubernetes"),
         (["--for", "skypilot", "--accelerator", "H100\nrun: id"], "--accelerator: 'H100 run: id' is no name"),
     ],
 )

@@ -32,9 +32,7 @@ def one_step(config: dict[str, Any]) -> dict[str, Any]:
         **config,
     }
     try:
-        engine, *_ = deepspeed.initialize(
-            model=model, model_parameters=list(model.parameters()), config=config
-        )
+        engine, *_ = deepspeed.initialize(model=model, model_parameters=list(model.parameters()), config=config)
         before = [parameter.detach().float().clone() for parameter in engine.module.parameters()]
         inputs = torch.randn(2, 8, dtype=next(engine.module.parameters()).dtype)
         engine.backward((0.1 * engine(inputs).float()).pow(2).mean())

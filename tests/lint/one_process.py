@@ -52,9 +52,7 @@ def main() -> None:
     import deepspeed
 
     deepspeed.utils.logger.setLevel(logging.CRITICAL)
-    outcomes = {
-        name: outcome(case["config"], resume=case.get("resume", False)) for name, case in cases.items()
-    }
+    outcomes = {name: outcome(case["config"], resume=case.get("resume", False)) for name, case in cases.items()}
     Path(sys.argv[2]).write_text(json.dumps(outcomes), encoding="utf-8")
 
 

@@ -96,7 +96,5 @@ def _settings(config: Any) -> Iterator[tuple[str, Any]]:
         data = value.model_dump(by_alias=True) if isinstance(value, BaseModel) else value
         inner = leaves(data) if isinstance(data, Mapping) and data else [((), data)]
         for path, leaf in inner:
-            shown = (
-                leaf if isinstance(leaf, int | float | str | list | None) else repr(leaf).split(" at 0x")[0]
-            )
+            shown = leaf if isinstance(leaf, int | float | str | list | None) else repr(leaf).split(" at 0x")[0]
             yield ".".join(map(str, (_ALIASES.get(name, name), *path))), shown

@@ -49,9 +49,7 @@ def said(data: Mapping[str, Any], *severities: str) -> list[tuple[str, str]]:
     """Rule and path of each finding of one of these severities; by default of errors and warnings."""
     wanted = severities or ("error", "warning")
     return [
-        (finding.rule, ".".join(map(str, finding.path)))
-        for finding in findings(data)
-        if finding.severity in wanted
+        (finding.rule, ".".join(map(str, finding.path))) for finding in findings(data) if finding.severity in wanted
     ]
 
 
@@ -320,8 +318,7 @@ def test_known_defects_of_what_accelerate_makes_of_the_file(
     assert [one.severity for one in met] == ([severity] if severity else [])
     assert all(one.message.startswith(f"DeepSpeed {version} with '") for one in met)
     assert all(
-        ("if the script" in one.message) is (name != "zero3-gradient-stream" and severity == "warning")
-        for one in met
+        ("if the script" in one.message) is (name != "zero3-gradient-stream" and severity == "warning") for one in met
     )
 
 
@@ -361,9 +358,7 @@ def normal(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_what_may_stand_beside_a_ds_config(accelerate: Any, tmp_path: Path, ds_config: str) -> None:
-    data = launch(
-        section={FILE: ds_config, "zero3_init_flag": False, "deepspeed_multinode_launcher": "standard"}
-    )
+    data = launch(section={FILE: ds_config, "zero3_init_flag": False, "deepspeed_multinode_launcher": "standard"})
     *_, plugin = started(yaml.safe_dump(data), tmp_path, accelerate)
     assert plugin.zero_stage == 2
     assert said(data) == []
@@ -710,6 +705,12 @@ def sizes(**given: int) -> dict[str, int]:
     return {f"parallelism_config_{name}_size": size for name, size in given.items()}
 
 
+def deepspeed(stage: int = 3, **keys: Any) -> dict[str, Any]:
+    """A launch of DeepSpeed on 4 GPUs, with sizes of `parallelism_config`."""
+    section = {"zero_stage": stage, "zero3_save_16bit_model": stage == 3}
+    return launch(section=section, num_processes=4, parallelism_config=keys)
+
+
 OFFLOADED = {"fsdp_version": 2, "fsdp_cpu_ram_efficient_loading": True, "fsdp_offload_params": True}
 
 
@@ -724,6 +725,16 @@ OFFLOADED = {"fsdp_version": 2, "fsdp_cpu_ram_efficient_loading": True, "fsdp_of
         (fsdp(parallelism_config=sizes(cp=4)), None),
         (fsdp(parallelism_config={}), None),
         ({**BASE, "distributed_type": "MULTI_GPU", "parallelism_config": sizes(tp=4)}, None),
+        (deepspeed(**sizes(sp=4)), None),
+        (deepspeed(**sizes(sp=2, dp_shard=2)), None),
+        (deepspeed(2, **sizes(sp=4)), "launch-sequence-parallel-stage"),
+        (deepspeed(**sizes(sp=2)), "launch-sequence-parallel-ranks"),
+        (deepspeed(**sizes(sp=3, dp_shard=2)), "launch-sequence-parallel-ranks"),
+        (deepspeed(**sizes(tp=4)), "launch-tensor-parallelism"),
+        (deepspeed(**sizes(dp_shard=2)), "launch-parallelism"),
+        (deepspeed(**sizes(sp=4), sp_backend="deepspeed"), "launch-unknown-key"),
+        (deepspeed(**sizes(sp=4), parallelism_config_sp_attn_implementation="eager"), "launch-sequence-parallelism"),
+        (fsdp(parallelism_config=sizes(sp=2, dp_shard=2)), "launch-sequence-parallelism"),
         (fsdp(dynamo_config={"dynamo_backend": "INDUCTOR"}), "launch-known-defect"),
         (fsdp(dynamo_config={"dynamo_backend": "NO"}), None),
         (fsdp(fsdp_config={"fsdp_version": 1}, dynamo_config={"dynamo_backend": "INDUCTOR"}), None),
@@ -736,17 +747,10 @@ OFFLOADED = {"fsdp_version": 2, "fsdp_cpu_ram_efficient_loading": True, "fsdp_of
         ({**BASE, "distributed_type": "MULTI_CPU", "num_machines": 2}, None),
         (launch(section={"deepspeed_multinode_launcher": "openmpi", "deepspeed_hostfile": "h"}), None),
         (
-            launch(
-                section={"deepspeed_multinode_launcher": "mpich", "deepspeed_hostfile": "h"}, num_machines=2
-            ),
+            launch(section={"deepspeed_multinode_launcher": "mpich", "deepspeed_hostfile": "h"}, num_machines=2),
             "launch-mpi",
         ),
-        (
-            launch(
-                section={"deepspeed_multinode_launcher": "slurm", "deepspeed_hostfile": "h"}, num_machines=2
-            ),
-            None,
-        ),
+        (launch(section={"deepspeed_multinode_launcher": "slurm", "deepspeed_hostfile": "h"}, num_machines=2), None),
     ],
 )
 def test_what_only_accelerate_starts(data: dict[str, Any], rule: str | None) -> None:
@@ -757,3 +761,25 @@ def test_a_release_of_accelerate_without_a_defect_is_not_warned_of() -> None:
     data = Document(fsdp(fsdp_config=OFFLOADED), "accelerate.yaml")
     for version, found in (((1, 12, 0), 1), ((1, 13, 0), 0), (None, 1)):
         assert len(check_launch_document(data, Run(accelerate_version=version)).findings) == found
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("processes", [2, 4, 6, 8])
+@pytest.mark.parametrize(("sequence", "shards"), [(2, 1), (2, 2), (2, 4), (3, 2), (4, 1)])
+def test_deepspeed_asserts_the_sizes_of_sequence_parallelism(processes: int, sequence: int, shards: int) -> None:
+    pytest.importorskip("accelerate")
+    from tests.resolving.handing_over import parsed
+
+    data = launch(
+        section={"zero_stage": 3}, num_processes=processes, parallelism_config=sizes(sp=sequence, dp_shard=shards)
+    )
+    # What `_prepare_deepspeed` makes of `ParallelismConfig.data_parallel_size`.
+    batch = {"train_batch_size": shards, "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1}
+    try:
+        parsed(batch, processes, sequence)
+    except AssertionError:
+        assert said(data, "error") == [
+            ("launch-sequence-parallel-ranks", "parallelism_config.parallelism_config_sp_size")
+        ]
+    else:
+        assert said(data, "error") == []

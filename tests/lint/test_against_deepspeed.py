@@ -29,12 +29,7 @@ HARMLESS: dict[str, tuple[str, dict[str, Any]]] = ROWS["harmless"]
 """Configs that DeepSpeed trains with although a rule finds something."""
 
 
-NOT_ON_ONE_CPU = {
-    "nvme-path",
-    "expert-parallel-size",
-    "expert-parallel-backend",
-    "expert-parallel-combination",
-}
+NOT_ON_ONE_CPU = {"nvme-path", "expert-parallel-size", "expert-parallel-backend", "expert-parallel-combination"}
 """Their good examples need a drive, or ranks that share experts."""
 
 

@@ -48,9 +48,7 @@ def test_steps_that_are_absent_beside_the_whole_batch_stop_every_run_that_accumu
     parsed(trainer(alone, gradient_accumulation_steps=4)["config_params"], 2)
 
 
-@pytest.mark.parametrize(
-    ("target", "hand_over"), [("trainer", by_the_trainer), ("accelerate", by_accelerate)]
-)
+@pytest.mark.parametrize(("target", "hand_over"), [("trainer", by_the_trainer), ("accelerate", by_accelerate)])
 def test_an_offload_under_its_old_name_is_not_seen(
     target: Any, hand_over: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,10 +25,7 @@ def optimizer(kind: str = "AdamW", **params: Any) -> dict[str, Any]:
     ("config", "severities"),
     [
         (zero(3, stage3_max_live_parameters="auto"), ["warning", "error", "error", "warning"]),
-        (
-            zero(3, offload_param={"device": "cpu", "buffer_size": "auto"}),
-            ["warning", "error", "error", "warning"],
-        ),
+        (zero(3, offload_param={"device": "cpu", "buffer_size": "auto"}), ["warning", "error", "error", "warning"]),
         ({**zero(3, sub_group_size="auto"), "train_micro_batch_size_per_gpu": "auto"}, ["error"] * 4),
         ({"zero_optimization": {"stage": 3, "sub_group_size": "auto"}}, ["error"] * 4),
         ({**MICRO, "wall_clock_breakdown": "auto"}, ["error"] * 4),
@@ -71,10 +68,7 @@ def test_deepspeed_starts_with_its_default_where_the_word_is_no_error(path: KeyP
     ("config", "words"),
     [
         (zero("auto"), "drops: the stage is 0, and nothing is divided"),
-        (
-            zero(2, offload_optimizer={"device": "auto"}),
-            "drops: the device is none, and nothing is offloaded",
-        ),
+        (zero(2, offload_optimizer={"device": "auto"}), "drops: the device is none, and nothing is offloaded"),
         ({**MICRO, "bf16": {"enabled": "auto"}}, "drops: bf16 is off, and training runs in fp32"),
         ({**MICRO, "bf16": {"enabled": "auto"}, "fp16": {"enabled": True}}, "drops: bf16 is off"),
         (zero(2, reduce_bucket_size="auto"), "drops: its default applies, 500,000,000"),
@@ -115,9 +109,7 @@ def _set(config: Any, path: KeyPath, value: Any) -> None:
     config[key] = value
 
 
-PARSED = sorted(
-    name for name in FILLED_BY["trainer"] if name.split(".")[0] in ("zero_optimization", "bf16", "fp16")
-)
+PARSED = sorted(name for name in FILLED_BY["trainer"] if name.split(".")[0] in ("zero_optimization", "bf16", "fp16"))
 
 
 @pytest.mark.torch
@@ -128,9 +120,7 @@ def test_deepspeed_drops_the_word_in_the_sections_that_it_parses(name: str) -> N
     path = tuple(name.split("."))
     _set(plain, path, "auto")
     asked, silent = ds_config.DeepSpeedConfig(plain), ds_config.DeepSpeedConfig({**MICRO})
-    section = {"zero_optimization": "zero_config", "bf16": "bfloat16_config", "fp16": "float16_config"}[
-        path[0]
-    ]
+    section = {"zero_optimization": "zero_config", "bf16": "bfloat16_config", "fp16": "float16_config"}[path[0]]
     theirs = getattr(asked, section).model_dump()
     default = getattr(silent, section).model_dump()
     for offload in ("offload_optimizer", "offload_param"):
@@ -157,11 +147,7 @@ def test_what_accelerate_fills_without_arguments(monkeypatch: pytest.MonkeyPatch
     offload = {"device": "auto", "nvme_path": "auto"}
     config = zero("auto", offload_optimizer=offload, **{gather: "auto"})
     section = dataclasses.DeepSpeedPlugin(hf_ds_config=config).deepspeed_config["zero_optimization"]
-    assert section == {
-        "stage": 2,
-        "offload_optimizer": {"device": "none", "nvme_path": "none"},
-        gather: False,
-    }
+    assert section == {"stage": 2, "offload_optimizer": {"device": "none", "nvme_path": "none"}, gather: False}
     assert said("auto-without-argument", config, target="trainer") == [
         ("zero_optimization.stage", "warning"),
         ("zero_optimization.offload_optimizer.device", "warning"),

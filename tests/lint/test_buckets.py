@@ -32,9 +32,7 @@ def test_a_waste_of_memory_says_how_much() -> None:
         ({"stage": 0}, BF16, 8, None),
     ],
 )
-def test_buckets_against_the_card(
-    keys: dict[str, Any], more: dict[str, Any], gib: int, shown: str | None
-) -> None:
+def test_buckets_against_the_card(keys: dict[str, Any], more: dict[str, Any], gib: int, shown: str | None) -> None:
     findings = found("bucket-memory", {**zero(**keys), **more}, gpu_memory_bytes=gib * GIB)
     assert len(findings) == (shown is not None)
     assert all(str(shown) in finding.message for finding in findings)

@@ -11,9 +11,7 @@ from zerokit.lint import check_config, check_document
 from zerokit.resolving.run import Run
 
 
-def findings(
-    data: dict[str, Any], target: Target | None = None, num_gpus: int | None = None
-) -> dict[str, str]:
+def findings(data: dict[str, Any], target: Target | None = None, num_gpus: int | None = None) -> dict[str, str]:
     """Rule -> severity, for a config whose batch size is not the matter; without what is only information."""
     data = {"train_micro_batch_size_per_gpu": 1, **data}
     report = check_config(data, Run.of(target=target, num_gpus=num_gpus))

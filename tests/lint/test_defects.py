@@ -36,8 +36,7 @@ MEETS: dict[str, tuple[Mapping[str, Any], Mapping[str, Any], str]] = {
 }
 """Defect -> a config that meets it, what is known of the run, and where it is named."""
 MISSES: list[tuple[str, Mapping[str, Any], Mapping[str, Any]]] = [
-    (name, config, {fact: made(fact, value) for fact, value in run.items()})
-    for name, config, run in _CASES["misses"]
+    (name, config, {fact: made(fact, value) for fact, value in run.items()}) for name, config, run in _CASES["misses"]
 ]
 """Configs that do not meet a defect."""
 

@@ -68,11 +68,10 @@ def test_a_key_is_explained_with_what_it_takes_and_where_it_acts(name: str, fact
 
 def test_a_name_that_several_sections_have_is_explained_in_each() -> None:
     titles = re.findall(r"^# (.*)$", explain("pin_memory"), re.MULTILINE)
-    assert {f"zero_optimization.{key}.pin_memory" for key in ("offload_optimizer", "offload_param")} <= set(
-        titles
-    )
+    assert {f"zero_optimization.{key}.pin_memory" for key in ("offload_optimizer", "offload_param")} <= set(titles)
 
 
+@pytest.mark.slow
 def test_every_key_of_every_section_can_be_explained() -> None:
     for path, model in sections().items():
         for name in model.model_fields:

@@ -166,9 +166,7 @@ def test_findings_stand_on_the_lines_of_their_keys(case: Case) -> None:
 
 def test_texts_that_deepspeed_refuses_are_refused_with_the_place() -> None:
     assert set(OF_TEXTS) == {"F01", "F06", "F07"}
-    with pytest.raises(
-        DocumentError, match=r"x\.json:1:107: the key 'stage' appears twice \(first on line 1, c"
-    ):
+    with pytest.raises(DocumentError, match=r"x\.json:1:107: the key 'stage' appears twice \(first on line 1, c"):
         parse_json(OF_TEXTS["F01"], "x.json", lenient=True)
     with pytest.raises(DocumentError, match=r"x\.json:1:1: is empty"):
         parse_json(OF_TEXTS["F06"], "x.json", lenient=True)
@@ -177,9 +175,7 @@ def test_texts_that_deepspeed_refuses_are_refused_with_the_place() -> None:
 
 
 @each(
-    [case for case in CASES if case["verdict"] == SOUND],
-    by=lambda case: case["id"][0],
-    named=lambda case: case["id"],
+    [case for case in CASES if case["verdict"] == SOUND], by=lambda case: case["id"][0], named=lambda case: case["id"]
 )
 @pytest.mark.parametrize("target", ["deepspeed", None])
 def test_what_deepspeed_takes_as_it_is_has_no_error(case: Case, target: str | None) -> None:

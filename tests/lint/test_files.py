@@ -78,9 +78,7 @@ def test_json_is_read_as_json_whatever_it_is_called(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["ds_config", "ds.cfg", "ds.hjson", "ds.json.template", "DS.JSON"])
 def test_the_name_of_a_file_does_not_matter_as_it_does_not_to_deepspeed(tmp_path: Path, name: str) -> None:
-    assert read_file(write(tmp_path, name, '{"train_batch_size": 8, // all\n}')).data == {
-        "train_batch_size": 8
-    }
+    assert read_file(write(tmp_path, name, '{"train_batch_size": 8, // all\n}')).data == {"train_batch_size": 8}
 
 
 NEOX = """{
@@ -126,10 +124,7 @@ def test_folders_give_what_looks_like_a_ds_config(tmp_path: Path) -> None:
         ("fsdp.yaml", "distributed_type: FSDP\nfsdp_config: {}\nmixed_precision: bf16\n"),
         ("config_qwen.json", {"bf16": True, "fp16": False, "model_type": "qwen", "hidden_size": 8}),
         ("sft.json", {"bf16": True, "deepspeed": "ds.json", "output_dir": "out", "learning_rate": 1}),
-        (
-            "axolotl.yaml",
-            "base_model: a\ndatasets: []\ndeepspeed: ds.json\nbf16: true\n",
-        ),
+        ("axolotl.yaml", "base_model: a\ndatasets: []\ndeepspeed: ds.json\nbf16: true\n"),
         ("b/mentions.json", {"why": "zero_optimization"}),
         ("ds.yaml", "zero_optimization:\n  stage: 2\n"),
         (".git/a.json", DS),

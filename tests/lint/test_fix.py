@@ -167,11 +167,7 @@ def test_many_of_the_faults_are_fixed_for_good() -> None:
 
 
 def test_what_is_switched_off_is_not_fixed() -> None:
-    data = {
-        "train_micro_batch_size_per_gpu": 1,
-        "gradient_cliping": 1,
-        "_zerokit": {"disable": ["unknown-key"]},
-    }
+    data = {"train_micro_batch_size_per_gpu": 1, "gradient_cliping": 1, "_zerokit": {"disable": ["unknown-key"]}}
     assert fixed(json.dumps(data)).done == ()
 
 

@@ -17,9 +17,7 @@ ADAMW = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-5}}, "bf16": {"enabl
 def bytes_of(config: dict[str, Any], **run: Any) -> tuple[int, int]:
     """Pinned and pageable bytes for each parameter of a rank's share, on 8 GPUs."""
     model = llama_8b()
-    subject = Subject(
-        config=load_ds_config(config), written=config, run=Run.of(model=model, num_gpus=8, **run)
-    )
+    subject = Subject(config=load_ds_config(config), written=config, run=Run.of(model=model, num_gpus=8, **run))
     counted = host_bytes_of_a_rank(subject)
     assert counted is not None
     share = -(-model.num_parameters // 8)

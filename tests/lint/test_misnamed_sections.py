@@ -66,10 +66,7 @@ def test_a_fix_inside_suits_the_file_as_it_is() -> None:
 
 @pytest.mark.parametrize(
     "entry",
-    [
-        {"rule": "wrong-type", "path": "zero_optimisation.stage"},
-        {"rule": "unknown-key", "path": "zero_optimisation"},
-    ],
+    [{"rule": "wrong-type", "path": "zero_optimisation.stage"}, {"rule": "unknown-key", "path": "zero_optimisation"}],
 )
 def test_a_rule_is_switched_off_by_the_file_s_own_names(entry: dict[str, str]) -> None:
     data = {

@@ -58,8 +58,7 @@ def test_recomputing_a_layer_surely_takes_all_of_its_buffers(
     found = [one for one in check_config(config, run).findings if one.rule == "nvme-buffer-count"]
     assert [one.severity for one in found] == [severity]
     topics = [
-        refused.message
-        for _, refused in refusals(Subject(config=load_ds_config(config), written=config, run=run))
+        refused.message for _, refused in refusals(Subject(config=load_ds_config(config), written=config, run=run))
     ]
     assert any("they run out" in message for message in topics) == (severity == "error")
 

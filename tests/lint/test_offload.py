@@ -8,13 +8,7 @@ PARAM = "zero_optimization.offload_param"
 
 
 def test_keys_of_nvme_do_nothing_on_the_cpu() -> None:
-    optimizer = {
-        **CPU,
-        "nvme_path": "/nvme",
-        "pipeline_read": True,
-        "pipeline_write": False,
-        "fast_init": True,
-    }
+    optimizer = {**CPU, "nvme_path": "/nvme", "pipeline_read": True, "pipeline_write": False, "fast_init": True}
     config = zero(3, offload_optimizer=optimizer, offload_param={**CPU, "buffer_count": 5, "nvme_path": None})
     findings = found("nvme-key", config)
     assert [".".join(map(str, finding.path)) for finding in findings] == [

@@ -22,9 +22,7 @@ TEXT = """{
   "_zerokit": {"disable": [{"rule": "unknown-key", "path": "gradient_cliping"}]}
 }
 """
-REPORT = Selection(only=("unknown-key", "stage3-key", "tensor-parallel-heads")).of(
-    check_document(parse_json(TEXT))
-)
+REPORT = Selection(only=("unknown-key", "stage3-key", "tensor-parallel-heads")).of(check_document(parse_json(TEXT)))
 FILE = CheckedFile("conf/ds.json", REPORT)
 GOOD = CheckedFile("good.json", Report((), {}))
 BROKEN = CheckedFile(
@@ -74,9 +72,7 @@ def test_text_has_a_line_for_each_finding_and_file_and_what_was_left_out() -> No
         ),
     ],
 )
-def test_rules_that_were_not_run_are_named_or_if_many_counted(
-    not_run: dict[str, tuple[str, ...]], line: str
-) -> None:
+def test_rules_that_were_not_run_are_named_or_if_many_counted(not_run: dict[str, tuple[str, ...]], line: str) -> None:
     assert lines(CheckedFile("x", Report((), not_run))) == ["x: nothing found", line]
 
 
@@ -116,12 +112,7 @@ def test_data_has_the_agreed_form() -> None:
     }
     assert [finding["path"] for finding in data["files"][0]["suppressed"]] == ["gradient_cliping"]
     assert data["files"][1] == {"file": "good.json", "findings": []}
-    assert data["files"][2]["error"] == {
-        "line": 3,
-        "column": 9,
-        "message": "a comma is missing",
-        "hint": "Add it",
-    }
+    assert data["files"][2]["error"] == {"line": 3, "column": 9, "message": "a comma is missing", "hint": "Add it"}
     assert {item["rule"]: tuple(item["needs"]) for item in data["not_run"]} == dict(REPORT.not_run)
 
 
@@ -178,11 +169,7 @@ def test_sarif_is_what_the_standard_asks_for() -> None:
 
 @pytest.mark.parametrize(
     ("name", "uri"),
-    [
-        ("a b/ü.json", "a%20b/%C3%BC.json"),
-        ("/tmp/a b.json", "file:///tmp/a%20b.json"),
-        ("./a.json", "a.json"),
-    ],
+    [("a b/ü.json", "a%20b/%C3%BC.json"), ("/tmp/a b.json", "file:///tmp/a%20b.json"), ("./a.json", "a.json")],
 )
 def test_sarif_names_files_by_uri(name: str, uri: str) -> None:
     log = to_sarif([CheckedFile(name, Report((), {}))])

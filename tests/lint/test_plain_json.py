@@ -46,11 +46,7 @@ def test_plain_json_is_not_spoken_of() -> None:
 
 @pytest.mark.parametrize(
     ("value", "hint", "rewritten"),
-    [
-        ("True,", "Write true", "true,"),
-        ("False,", "Write false", "false,"),
-        ("True, // on", "Write true", None),
-    ],
+    [("True,", "Write true", "true,"), ("False,", "Write false", "false,"), ("True, // on", "Write true", None)],
 )
 def test_a_value_without_quotes_is_an_error_where_a_text_is_no_answer(
     value: str, hint: str, rewritten: str | None
@@ -83,12 +79,7 @@ def test_placeholders_are_one_finding_that_has_all_their_places() -> None:
     report = check_document(document)
     errors = [finding for finding in report.findings if finding.severity == "error"]
     template, bad, removed = errors
-    assert (template.rule, template.line, bad.rule, removed.rule) == (
-        "template",
-        3,
-        "bad-value",
-        "removed-key",
-    )
+    assert (template.rule, template.line, bad.rule, removed.rule) == ("template", 3, "bad-value", "removed-key")
     assert template.message.startswith("a template: 4 placeholders such as 'CONFIG_BATCH'")
     places = ["train_batch_size", "steps_per_print", "fp16.enabled"]
     places.append("zero_optimization.offload_param.nvme_path")
@@ -97,9 +88,7 @@ def test_placeholders_are_one_finding_that_has_all_their_places() -> None:
     (data,) = [one for one in to_data([CheckedFile("a", report)])["files"][0]["findings"] if "paths" in one]
     assert data["paths"] == places
     fixed = fix_document(document, check_document).document.text or ""
-    assert all(
-        word in fixed for word in ("CONFIG_BATCH,", '"LOG_INTERVAL"', "${FP16}\n", "$SCRATCH/{{ job }}")
-    )
+    assert all(word in fixed for word in ("CONFIG_BATCH,", '"LOG_INTERVAL"', "${FP16}\n", "$SCRATCH/{{ job }}"))
 
 
 def test_a_text_without_quotes_where_a_text_is_right_is_only_no_json() -> None:
@@ -119,10 +108,7 @@ def test_a_text_without_quotes_where_a_text_is_right_is_only_no_json() -> None:
             '{\n"train_batch_size": 8\n"zero_optimization": {"stage": 1}}',
             {"train_batch_size": 8, "zero_optimization": {"stage": 1}},
         ),
-        (
-            "{'_note': 'it\\'s \"it\"', 'train_batch_size': 8,}",
-            {"_note": 'it\'s "it"', "train_batch_size": 8},
-        ),
+        ("{'_note': 'it\\'s \"it\"', 'train_batch_size': 8,}", {"_note": 'it\'s "it"', "train_batch_size": 8}),
     ],
 )
 def test_fix_makes_it_plain_json(text: str, data: Any) -> None:

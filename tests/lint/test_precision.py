@@ -49,10 +49,7 @@ def test_a_switch_that_may_be_misspelled_is_open() -> None:
     misread = frozenset({("bf16", "enable")})
     assert switch(Subject(config=plain, written={"bf16": {}}), "bf16") is False
     assert (
-        switch(
-            Subject(config=plain, written={"bf16": {}}, doubtful=frozenset({("bf16",)}), misread=misread),
-            "bf16",
-        )
+        switch(Subject(config=plain, written={"bf16": {}}, doubtful=frozenset({("bf16",)}), misread=misread), "bf16")
         is None
     )
 

@@ -99,9 +99,7 @@ def test_auto_cast_acts_although_fp16_is_off(outcomes: dict[str, Any]) -> None:
     assert said("fp16-auto-cast", CAST) == [("fp16.auto_cast", "warning")]
 
 
-def test_the_optimizer_that_updates_at_once_is_there_where_the_rule_is_silent(
-    outcomes: dict[str, Any],
-) -> None:
+def test_the_optimizer_that_updates_at_once_is_there_where_the_rule_is_silent(outcomes: dict[str, Any]) -> None:
     assert outcomes["fp32 sums in stage 1"]["optimizer"] == "BF16_Optimizer"
     assert outcomes["immediate update in stage 2"]["optimizer"] == "DeepSpeedZeroOptimizer"
     rule, path = "immediate-update", "bf16.immediate_grad_update"

@@ -40,11 +40,7 @@ CASES: list[tuple[dict[str, Any], dict[str, Any], str | None]] = [
     ({**AUTO, "bf16": {"enabled": True}}, {"bf16": True}, None),
     ({**AUTO, "optimizer": params(ADAMW, lr=1e-4)}, {"learning_rate": 2e-5}, "optimizer.params.lr"),
     ({**AUTO, "optimizer": params(ADAMW, betas=[0.9, 0.95])}, {"adam_beta2": 0.95}, None),
-    (
-        {**AUTO, "optimizer": params(ADAMW, betas=[0.9, 0.95])},
-        {"adam_beta2": 0.999},
-        "optimizer.params.betas",
-    ),
+    ({**AUTO, "optimizer": params(ADAMW, betas=[0.9, 0.95])}, {"adam_beta2": 0.999}, "optimizer.params.betas"),
     (
         {**AUTO, "scheduler": params(WARMUP, total_num_steps=500)},
         {"max_steps": 1000},
@@ -57,11 +53,7 @@ CASES: list[tuple[dict[str, Any], dict[str, Any], str | None]] = [
         {"warmup_steps": 20},
         "scheduler.params.warmup_num_steps",
     ),
-    (
-        {**AUTO, "train_batch_size": 64},
-        {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2},
-        None,
-    ),
+    ({**AUTO, "train_batch_size": 64}, {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}, None),
     (
         {**AUTO, "train_batch_size": 48},
         {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2},
@@ -71,9 +63,7 @@ CASES: list[tuple[dict[str, Any], dict[str, Any], str | None]] = [
 
 
 @pytest.mark.parametrize(("config", "training", "path"), CASES)
-def test_train_py_refuses_the_same(
-    config: dict[str, Any], training: dict[str, Any], path: str | None
-) -> None:
+def test_train_py_refuses_the_same(config: dict[str, Any], training: dict[str, Any], path: str | None) -> None:
     try:
         resolve_for_trainer(config, training, default_precision="bf16", world_size=8)
     except ConfigError:

@@ -17,9 +17,7 @@ from zerokit.findings import Remove
     ],
 )
 def test_what_needs_the_norm(more: dict[str, Any], reason: str | None) -> None:
-    messages = [
-        finding.message for finding in found("grad-norm-off", {**zero(2, compute_grad_norm=False), **more})
-    ]
+    messages = [finding.message for finding in found("grad-norm-off", {**zero(2, compute_grad_norm=False), **more})]
     assert messages == ([f"'compute_grad_norm' cannot be false: {reason}"] if reason else [])
 
 

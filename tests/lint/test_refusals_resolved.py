@@ -152,9 +152,5 @@ def test_check_and_resolve_refuse_the_same(config: dict[str, Any]) -> None:
     if resolution is not None:
         says = stopping(config)
         assert says <= names(resolution)
-        sometimes = {
-            "zero_optimization.offload_optimizer",
-            "zero_optimization.cpu_offload",
-            "torch_autocast.enabled",
-        }
+        sometimes = {"zero_optimization.offload_optimizer", "zero_optimization.cpu_offload", "torch_autocast.enabled"}
         assert names(resolution) - sometimes <= says

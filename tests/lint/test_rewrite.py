@@ -13,9 +13,7 @@ from zerokit.lint.rewrite import EditError, apply_edits, edit_data
 KEYS = st.sampled_from(["a", "b", "stage", "bf16", 'q"uote', "", "ü", "_comment"])
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | KEYS
 VALUES = st.recursive(
-    SCALARS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
-    max_leaves=12,
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4), max_leaves=12
 )
 DATA = st.dictionaries(KEYS, VALUES, max_size=5)
 INDENTS = st.sampled_from([None, 0, 2, 4, "\t"])
@@ -51,9 +49,7 @@ def texts_and_edits(draw: st.DrawFn) -> tuple[str, Edit]:
     text = json.dumps(data, indent=draw(INDENTS), ensure_ascii=False, separators=separators)
     if draw(st.booleans()):
         text = text.replace("\n", "\r\n")
-    return draw(st.sampled_from(["", "\n", "\n\n  "])) + text + draw(st.sampled_from(["", "\n"])), draw(
-        edits_of(data)
-    )
+    return draw(st.sampled_from(["", "\n", "\n\n  "])) + text + draw(st.sampled_from(["", "\n"])), draw(edits_of(data))
 
 
 def ordered(data: Any) -> str:
@@ -79,9 +75,7 @@ def test_the_edited_text_holds_the_edited_data(drawn: tuple[str, Edit]) -> None:
 
 @examples(200)
 @given(DATA, st.sampled_from([None, 2, 4, "\t"]), st.sampled_from(["\n", "\r\n"]), st.data())
-def test_what_the_edit_does_not_speak_of_keeps_its_bytes(
-    data: Any, indent: Any, newline: str, drawn: Any
-) -> None:
+def test_what_the_edit_does_not_speak_of_keeps_its_bytes(data: Any, indent: Any, newline: str, drawn: Any) -> None:
     text = (json.dumps(data, indent=indent, ensure_ascii=False) + "\n").replace("\n", newline)
     document = parse_json(text)
     edit = drawn.draw(edits_of(data))
@@ -194,9 +188,7 @@ def test_edits_by_example(edits: list[Edit], old: str, new: str) -> None:
 
 
 def test_a_moved_section_takes_on_the_indentation_of_its_new_place() -> None:
-    text = (
-        '{\n  "offload_param": {\n    "device": "cpu"\n  },\n  "zero_optimization": {\n    "stage": 3\n  }\n}'
-    )
+    text = '{\n  "offload_param": {\n    "device": "cpu"\n  },\n  "zero_optimization": {\n    "stage": 3\n  }\n}'
     edited = apply_edits(parse_json(text), [Move(("offload_param",), ("zero_optimization", "offload_param"))])
     data = {"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}
     assert edited.text == json.dumps(data, indent=2)

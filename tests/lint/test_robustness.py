@@ -25,31 +25,8 @@ PATHS: list[KeyPath] = [(*path, name) for path, model in sections().items() for 
 ODD = st.sampled_from(
     [
         *(None, True, False, 0, 1, 2, 3, -1, 0.5, 1e9, 5e8, 1e30, float("nan"), float("inf"), 2**70),
-        *(
-            "auto",
-            "",
-            "true",
-            "false",
-            "cpu",
-            "nvme",
-            "none",
-            "AdamW",
-            "SGD",
-            "WarmupLR",
-            "bf16",
-            "1e-4",
-            "1k",
-        ),
-        *(
-            [],
-            [0.9, 0.999],
-            ["auto"],
-            {},
-            {"enabled": True},
-            {"device": "nvme"},
-            {"type": "Muon"},
-            {"stage": 3},
-        ),
+        *("auto", "", "true", "false", "cpu", "nvme", "none", "AdamW", "SGD", "WarmupLR", "bf16", "1e-4", "1k"),
+        *([], [0.9, 0.999], ["auto"], {}, {"enabled": True}, {"device": "nvme"}, {"type": "Muon"}, {"stage": 3}),
     ]
 )
 VALUES = ODD | st.recursive(
@@ -122,13 +99,7 @@ def _is_json(data: Any) -> bool:
 LAUNCH_KEYS = st.sampled_from(
     [
         *("distributed_type", "deepspeed_config", "mixed_precision", "num_processes", "num_machines"),
-        *(
-            "zero_stage",
-            "deepspeed_config_file",
-            "offload_optimizer_device",
-            "gradient_clipping",
-            "machine_rank",
-        ),
+        *("zero_stage", "deepspeed_config_file", "offload_optimizer_device", "gradient_clipping", "machine_rank"),
     ]
 )
 

@@ -67,9 +67,7 @@ def test_a_rule_is_a_row_and_a_function(
     text = "What that does.\n\nAnd why."
     given = {"num_gpus": 2}
     assert only == {
-        "odd": Rule(
-            "odd", "zero", "info", "Something odd", text, {"a": 1}, {}, given, ("num_gpus",), check=odd
-        )
+        "odd": Rule("odd", "zero", "info", "Something odd", text, {"a": 1}, {}, given, ("num_gpus",), check=odd)
     }
     with pytest.raises(ValueError, match="two rules have the id 'odd'"):
         register_table(tmp_path)
@@ -236,12 +234,7 @@ def test_every_finding_is_of_a_rule_that_is_documented() -> None:
         ({"bf16": {"check_grad_overflow": False}}, "precision-off", ("bf16",)),
         ({"hybrid_engine": {"pin_parameters": False}}, "hybrid-engine-off", ("hybrid_engine",)),
         (
-            {
-                "zero_optimization": {
-                    "stage": 2,
-                    "offload_optimizer": {"nvme_path": "/nvme", "pin_memory": True},
-                }
-            },
+            {"zero_optimization": {"stage": 2, "offload_optimizer": {"nvme_path": "/nvme", "pin_memory": True}}},
             "offload-empty",
             ("zero_optimization", "offload_optimizer"),
         ),

@@ -10,8 +10,7 @@ PATH = f"zero_optimization.{GATHER}"
 
 
 @pytest.mark.parametrize(
-    ("target", "severity"),
-    [("trainer", "warning"), ("accelerate", "warning"), ("deepspeed", "info"), (None, "info")],
+    ("target", "severity"), [("trainer", "warning"), ("accelerate", "warning"), ("deepspeed", "info"), (None, "info")]
 )
 def test_a_model_in_pieces_is_not_saved_whole(target: Any, severity: str) -> None:
     assert said("unsaved-weights", zero(3), target=target) == [("zero_optimization", severity)]

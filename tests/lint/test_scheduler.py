@@ -50,9 +50,7 @@ def test_the_numbers_are_in_the_message() -> None:
     assert finding.path == ("scheduler", "params", "total_num_steps")
 
 
-@pytest.mark.parametrize(
-    ("target", "severity"), [("trainer", "error"), ("accelerate", "warning"), (None, "warning")]
-)
+@pytest.mark.parametrize(("target", "severity"), [("trainer", "error"), ("accelerate", "warning"), (None, "warning")])
 def test_two_rates_never_equal_one_argument(target: Any, severity: str) -> None:
     config = scheduled("WarmupLR", warmup_max_lr=6e-4)
     (finding,) = found("overridden-rate", config, target=target)

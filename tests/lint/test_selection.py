@@ -31,11 +31,7 @@ def test_a_report_has_only_requested_findings(
     selection: dict[str, Any], findings: int, not_run: int, suppressed: int
 ) -> None:
     report = Selection(**selection).of(REPORT)
-    assert (len(report.findings), len(report.not_run), len(report.suppressed)) == (
-        findings,
-        not_run,
-        suppressed,
-    )
+    assert (len(report.findings), len(report.not_run), len(report.suppressed)) == (findings, not_run, suppressed)
 
 
 def test_a_finding_that_was_not_requested_hides_no_other() -> None:

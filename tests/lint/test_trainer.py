@@ -27,10 +27,7 @@ FULL: dict[str, Any] = {
     "train_batch_size": "auto",
     "bf16": {"enabled": "auto"},
     "fp16": {"enabled": "auto"},
-    "optimizer": {
-        "type": "AdamW",
-        "params": {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"},
-    },
+    "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"}},
     "scheduler": {
         "type": "WarmupDecayLR",
         "params": {

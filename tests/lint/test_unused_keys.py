@@ -55,15 +55,9 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "aio": ({**zero(3, offload_param={"device": "cpu"}), "aio": {"queue_depth": 32}}, "aio"),
     "prescaled": ({**zero(1), "prescale_gradients": True}, "prescale_gradients"),
     "predivided": ({**zero(1), "gradient_predivide_factor": 2.0}, "gradient_predivide_factor"),
-    "untested in stage 0": (
-        {**zero(0), "zero_allow_untested_optimizer": True},
-        "zero_allow_untested_optimizer",
-    ),
+    "untested in stage 0": ({**zero(0), "zero_allow_untested_optimizer": True}, "zero_allow_untested_optimizer"),
     "DeepCompile": ({**zero(3), "compile": {"symmetric_memory": True}}, "compile.symmetric_memory"),
-    "loss scaling": (
-        {**zero(2), "fp16": {"enabled": True, "loss_scale": 8, "hysteresis": 3}},
-        "fp16.hysteresis",
-    ),
+    "loss scaling": ({**zero(2), "fp16": {"enabled": True, "loss_scale": 8, "hysteresis": 3}}, "fp16.hysteresis"),
     "AdamW": (
         {**zero(2), "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "adam_w_mode": False}}},
         "optimizer.params.adam_w_mode",
@@ -135,8 +129,7 @@ def test_none_says_so_of_what_acts(config: dict[str, Any]) -> None:
     assert idle(config) == set()
     assert lost(config) == {}
     rules = {
-        finding.rule
-        for finding in check_document(Document(config, "ds.json"), Run.of(target="deepspeed")).findings
+        finding.rule for finding in check_document(Document(config, "ds.json"), Run.of(target="deepspeed")).findings
     }
     assert not rules & {"aio-unused", "prescaled-gradients", "muon-buffer-unused", "stage3-key", "idle-key"}
 

@@ -32,11 +32,7 @@ MASTERS = {"fp16": {"enabled": True, "fp16_master_weights_and_grads": True}}
 CHANGED: dict[str, tuple[Mapping[str, Any], str, str]] = {
     "communication-bf16": ({**MICRO, "communication_data_type": "bf16"}, "communication_data_type", "error"),
     "script-scheduler-first": (schedule("OneCycle", cycle_min_lr=0.1, cycle_max_lr=0.2), "scheduler", "info"),
-    "universal-zero3": (
-        {**zero(3), "checkpoint": {"load_universal": True}},
-        "checkpoint.load_universal",
-        "error",
-    ),
+    "universal-zero3": ({**zero(3), "checkpoint": {"load_universal": True}}, "checkpoint.load_universal", "error"),
     "warmup-maximum": ({**schedule("WarmupLR"), **ADAMW}, "scheduler.params", "error"),
     "bf16-without-zero": ({**zero(0), **BF16}, "bf16.enabled", "info"),
     "master-weights-stages": ({**zero(3), **MASTERS}, "fp16.fp16_master_weights_and_grads", "error"),
@@ -81,9 +77,7 @@ def test_defaults_of_other_releases() -> None:
     assert len(messages) == 3
     assert messages[0].startswith("'gradient_clipping' is absent: DeepSpeed 0.18.0 takes 0.0, 0.19.8 1.0")
     assert any("offload_optimizer.pin_memory" in message for message in messages)
-    assert said(rule, config, **old, target="trainer") == said(
-        rule, {**config, "gradient_clipping": 1.0}, **old
-    )
+    assert said(rule, config, **old, target="trainer") == said(rule, {**config, "gradient_clipping": 1.0}, **old)
     assert said(rule, config, deepspeed_version=NEWEST) == said(rule, config) == []
 
 

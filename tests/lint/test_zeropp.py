@@ -28,15 +28,11 @@ def test_only_what_is_sure_is_removed() -> None:
         ({}, {}, None),
     ],
 )
-def test_quantised_gradients_need_reduce_scatter(
-    keys: dict[str, Any], more: dict[str, Any], path: str | None
-) -> None:
+def test_quantised_gradients_need_reduce_scatter(keys: dict[str, Any], more: dict[str, Any], path: str | None) -> None:
     config = {**zero(3, zero_quantized_gradients=True, **keys), **more}
     # Alone: with Muon another rule has the same fix, and one of the two is enough.
     alone = Selection(only=["quantized-gradients-scatter"]).of
     findings = check_document(Document(config, "ds.json"), select=alone).findings
-    assert [(dotted(one.path), one.severity) for one in findings] == (
-        [] if path is None else [(path, "error")]
-    )
+    assert [(dotted(one.path), one.severity) for one in findings] == ([] if path is None else [(path, "error")])
     below = {**zero(2, zero_quantized_gradients=True, **keys), **more}
     assert said("quantized-gradients-scatter", below) == []

@@ -26,9 +26,7 @@ def shape(**changes: Any) -> ModelShape:
     return load_model_shape({**LLAMA, **changes})
 
 
-def ds_config(
-    stage: int, precision: str = "bf16", zero: dict[str, Any] | None = None, **more: Any
-) -> DeepSpeedConfig:
+def ds_config(stage: int, precision: str = "bf16", zero: dict[str, Any] | None = None, **more: Any) -> DeepSpeedConfig:
     """A ds_config with AdamW."""
     data: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": 1,
@@ -41,9 +39,7 @@ def ds_config(
     return DeepSpeedConfig.model_validate(data)
 
 
-def run(
-    stage: int = 2, *, model: ModelShape | int | None = None, world_size: int = 4, **more: Any
-) -> TrainingRun:
+def run(stage: int = 2, *, model: ModelShape | int | None = None, world_size: int = 4, **more: Any) -> TrainingRun:
     """A run of the small Llama by default."""
     zero, precision = more.pop("zero", None), more.pop("precision", "bf16")
     config = more.pop("config", None) or ds_config(stage, precision, zero)

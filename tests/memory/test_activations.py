@@ -24,7 +24,7 @@ from zerokit.memory.gpu import sizes_of_run
 from zerokit.memory.layout import Parameter, layout_of
 from zerokit.memory.model_blocks import model_calls_of
 from zerokit.memory.overheads import UNCHECKED_ACTIVATIONS
-from zerokit.memory.replay import Replay
+from zerokit.memory.replay import Replay, Switches
 from zerokit.memory.settings import settings_of
 from zerokit.memory.stage import GRADIENTS, PARAMETERS, ROUNDING, Stage0, block_bytes, hold_parameters
 from zerokit.memory.timeline import Timeline
@@ -132,16 +132,12 @@ def predict(case: Case) -> Prediction:
         stage,
         calls,
         sizes,
-        e=settings.parameter_bytes,
-        parameters=layout.parameters,
-        checkpointing=case.checkpointing,
-        chunked_loss=None,
+        layout.parameters,
+        Switches(e=settings.parameter_bytes, checkpointing=case.checkpointing),
     ).train(1)
     layers = [block for block in calls.blocks if block.is_layer]
     states = {PARAMETERS, ROUNDING, GRADIENTS}
-    fullest = max(
-        timeline.fullest.values(), key=lambda held: sum(u * n for c in held.values() for u, n in c.items())
-    )
+    fullest = max(timeline.fullest.values(), key=lambda held: sum(u * n for c in held.values() for u, n in c.items()))
     activations = sum(
         unit * count
         for kind, counts in fullest.items()
@@ -172,9 +168,7 @@ def test_formulas_say_what_a_layer_saves_and_what_a_step_takes(
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.model_type not in CHECKED], ids=str)
-def test_the_interval_of_other_families_holds_the_truth(
-    case: Case, measured: dict[Case, dict[str, int]]
-) -> None:
+def test_the_interval_of_other_families_holds_the_truth(case: Case, measured: dict[Case, dict[str, int]]) -> None:
     formula = predict(case)
     low, high = (formula.peak + (factor - 1) * formula.activations for factor in UNCHECKED_ACTIVATIONS)
     assert low <= measured[case]["peak"] <= high

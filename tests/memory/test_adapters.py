@@ -22,9 +22,7 @@ IA3 = {"target_modules": ["k_proj", "v_proj", "down_proj"], "feedforward_modules
 DROPPED = {"rank": 16, "target_modules": WIDE, "dropout": True}
 LEAN = {
     "stage": 3,
-    **dict.fromkeys(
-        ("stage3_max_live_parameters", "stage3_max_reuse_distance", "stage3_prefetch_bucket_size"), 0
-    ),
+    **dict.fromkeys(("stage3_max_live_parameters", "stage3_max_reuse_distance", "stage3_prefetch_bucket_size"), 0),
 }
 """What is gathered is released at once: activations are most of the peak."""
 POINTS = {
@@ -33,9 +31,7 @@ POINTS = {
         "DoRA, checkpointing", LLAMA_8B, {"stage": 2}, lora=DORA, changes=SMALL, checkpointing=True
     ),
     "DoRA, stage 3": Point("DoRA, stage 3", LLAMA_8B, {"stage": 3}, lora=DORA, changes=SMALL, seq_len=4096),
-    "DoRA, dropout": Point(
-        "DoRA, dropout", LLAMA_8B, {"stage": 2}, lora=DORA | DROPPED, changes=SMALL, seq_len=4096
-    ),
+    "DoRA, dropout": Point("DoRA, dropout", LLAMA_8B, {"stage": 2}, lora=DORA | DROPPED, changes=SMALL, seq_len=4096),
     "dropout": Point("dropout", LLAMA_8B, {"stage": 2}, lora=DROPPED, changes=SMALL, seq_len=4096),
     "IA3": Point("IA3", LLAMA_8B, {"stage": 2}, ia3=IA3, changes=SMALL, seq_len=4096),
     # Stage 3's linear layers keep their input though they are frozen.
@@ -48,9 +44,7 @@ POINTS = {
 LIKE_OTHERS = {"DoRA", "DoRA, dropout", "IA3, checkpointing", "IA3, stage 3"}
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=REST) if name in LIKE_OTHERS else name for name in POINTS]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=REST) if name in LIKE_OTHERS else name for name in POINTS])
 def test_the_estimate_agrees_with_the_rehearsal(name: str) -> None:
     row = compare(POINTS[name], forked=True)
     assert abs(row.device_peak.error) < 0.03

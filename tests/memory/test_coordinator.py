@@ -8,13 +8,7 @@ from hypothesis import strategies as st
 
 from tests.memory.runs import ds_config, run
 from zerokit.memory.layout import Parameter
-from zerokit.memory.param_coordinator import (
-    GATHER_BUFFERS,
-    GATHERED,
-    KEPT_BY_AUTOGRAD,
-    Coordinator,
-    Submodule,
-)
+from zerokit.memory.param_coordinator import GATHER_BUFFERS, GATHERED, KEPT_BY_AUTOGRAD, Coordinator, Submodule
 from zerokit.memory.settings import Settings, settings_of
 from zerokit.memory.timeline import Timeline
 
@@ -46,9 +40,7 @@ def _there_and_back(sizes: list[int]) -> list[Submodule]:
     return [*calls, *reversed(calls)]
 
 
-@given(
-    SIZES, st.sampled_from([1, 2, 7]), st.integers(0, 20_000), st.integers(0, 20_000), st.integers(0, 20_000)
-)
+@given(SIZES, st.sampled_from([1, 2, 7]), st.integers(0, 20_000), st.integers(0, 20_000), st.integers(0, 20_000))
 def test_everything_is_given_back(sizes: list[int], world: int, live: int, ahead: int, reuse: int) -> None:
     calls, timeline = _there_and_back(sizes), Timeline()
     settings = _settings(world, max_live=live, prefetch_bucket=ahead, max_reuse_distance=reuse)
@@ -108,9 +100,7 @@ def test_small_parameters_are_never_gathered() -> None:
 
 
 @given(SIZES, st.integers(0, 20_000))
-def test_before_the_order_of_calls_is_known_one_parameter_is_whole_at_a_time(
-    sizes: list[int], ahead: int
-) -> None:
+def test_before_the_order_of_calls_is_known_one_parameter_is_whole_at_a_time(sizes: list[int], ahead: int) -> None:
     calls, timeline = _there_and_back(sizes), Timeline()
     settings = _settings(4, max_live=10**9, prefetch_bucket=ahead, max_reuse_distance=10**9)
     assert _pass(Coordinator(timeline, settings, ()), timeline, calls) == 2 * max(sizes)

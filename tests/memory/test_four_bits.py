@@ -63,9 +63,7 @@ def test_dora_makes_weights_anew_beside_what_it_unpacks() -> None:
     assert plain.keys() == packed.keys()
     unpacked = {name: packed[name] - made for name, made in plain.items()}
     sizes = {"q_proj": HIDDEN * HIDDEN, "down_proj": HIDDEN * INNER}
-    assert unpacked == {
-        name: next(size for target, size in sizes.items() if name.endswith(target)) for name in plain
-    }
+    assert unpacked == {name: next(size for target, size in sizes.items() if name.endswith(target)) for name in plain}
     assert len(plain) == len(targets) * LAYERS
 
 
@@ -85,9 +83,7 @@ def _made(training: TrainingRun) -> dict[str, int]:
     ],
     ids=str,
 )
-def test_what_is_not_counted_beside_weights_in_4_bits_is_refused(
-    adapter: dict[str, Any], message: str
-) -> None:
+def test_what_is_not_counted_beside_weights_in_4_bits_is_refused(adapter: dict[str, Any], message: str) -> None:
     with pytest.raises(ZerokitError, match=message):
         run(2, load_in_4bit=True, **adapter)
 

@@ -73,12 +73,7 @@ def test_frozen_parameters_have_no_gradients_and_no_optimizer_states() -> None:
 
 def test_other_precisions_and_optimizers() -> None:
     states = model_states(
-        10,
-        zero_stage=0,
-        num_gpus=1,
-        bytes_per_parameter=4,
-        bytes_per_gradient=4,
-        optimizer_bytes_per_parameter=0,
+        10, zero_stage=0, num_gpus=1, bytes_per_parameter=4, bytes_per_gradient=4, optimizer_bytes_per_parameter=0
     )
     assert (states.parameters_bytes, states.gradients_bytes, states.optimizer_states_bytes) == (40, 40, 0)
 

@@ -48,9 +48,7 @@ def _sources() -> set[str]:
     return sources
 
 
-CITED = re.compile(
-    r"((?:deepspeed|transformers|torch)(?:/| )\S+?\.py) ((?:[A-Za-z_][\w.]*)(?:, [A-Za-z_][\w.]*)*)"
-)
+CITED = re.compile(r"((?:deepspeed|transformers|torch)(?:/| )\S+?\.py) ((?:[A-Za-z_][\w.]*)(?:, [A-Za-z_][\w.]*)*)")
 
 
 def _citations() -> list[tuple[str, str]]:

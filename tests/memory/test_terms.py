@@ -178,8 +178,7 @@ def test_the_bf16_optimizer_is_counted_where_deepspeed_takes_it(
 def test_documents_of_a_packed_sequence_are_kept_apart_by_a_mask_but_for_flash_attention() -> None:
     """Of the types of activations, s for each token; with one, torch wants keys and values for all heads."""
     grown = {
-        attention: peak_of(True, attention) - peak_of(False, attention)
-        for attention in ("sdpa", "flash_attention_2")
+        attention: peak_of(True, attention) - peak_of(False, attention) for attention in ("sdpa", "flash_attention_2")
     }
     layers, batch, seq, q, kv = 4, 2, 1024, 512, 256
     assert grown == {"sdpa": layers * batch * seq * (2 * seq + 2 * 2 * (q - kv)), "flash_attention_2": 0}

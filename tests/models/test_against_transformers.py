@@ -11,11 +11,11 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from tests.models.configurations import odd_configurations
 from tests.models.transformers_models import build, parameters_of_model, parameters_of_shape
-from zerokit.models import load_model_shape, registry
+from zerokit.models import architectures, load_model_shape
 
 pytestmark = pytest.mark.torch
 
-MODEL_TYPES = {name: found for name in registry.model_types() if (found := registry.model_type(name))}
+MODEL_TYPES = {name: found for name in architectures.model_types() if (found := architectures.model_type(name))}
 ODD = odd_configurations()
 _ONE_LAYER = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 
@@ -87,9 +87,7 @@ def test_the_class_counted_by_default_is_the_one_transformers_trains(model_type:
     settings = type(CONFIG_MAPPING[model_type]())
     usual = next(iter(MODEL_TYPES[model_type].classes))
     autos = (AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM)
-    assert usual in {
-        auto._model_mapping[settings].__name__ for auto in autos if settings in auto._model_mapping
-    }
+    assert usual in {auto._model_mapping[settings].__name__ for auto in autos if settings in auto._model_mapping}
     assert load_model_shape({"model_type": model_type}, allow_torch=False).architecture == usual
 
 

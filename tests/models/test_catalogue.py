@@ -9,7 +9,7 @@ import pytest
 
 from tests.json_data import load_json
 from tests.models.transformers_models import build, parameters_of_model, parameters_of_shape
-from zerokit.models import catalogue, load, load_model_shape, registry
+from zerokit.models import architectures, catalogue, load, load_model_shape
 from zerokit.models.on_meta import count_on_meta
 
 pytestmark = pytest.mark.torch
@@ -37,7 +37,7 @@ def test_every_entry_against_transformers(entry: catalogue.Entry) -> None:
     shape = load_model_shape(entry.id, allow_network=False, allow_torch=False)
     model = build(entry.config, shape.architecture)
     assert parameters_of_shape(shape, model) == parameters_of_model(model)
-    if entry.config["model_type"] not in registry.model_types():
+    if entry.config["model_type"] not in architectures.model_types():
         stored = catalogue.stored_shape(entry.id)
         built = count_on_meta(entry.config, load.dotted_place, name=entry.id)
         assert stored == replace(built, counted_by="zerokit"), "run python -m tools.model_shapes"

@@ -110,9 +110,7 @@ def test_the_cache_is_where_huggingface_hub_has_it(
 
 
 @pytest.mark.torch
-def test_a_download_takes_the_config_alone(
-    cache: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_download_takes_the_config_alone(cache: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = []
 
     def download(name: str, file: str, *, revision: str | None) -> str:
@@ -193,8 +191,7 @@ def test_a_misspelled_name_sends_no_request_to_the_hub(cache: Path, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["", "  ", "no/such/folder/at/all", "/no/such/folder", "./no", "~nobody/x", "x\0y", "x" * 5000, "a b"],
+    "name", ["", "  ", "no/such/folder/at/all", "/no/such/folder", "./no", "~nobody/x", "x\0y", "x" * 5000, "a b"]
 )
 def test_what_can_be_no_model(name: str, cache: Path) -> None:
     complaint(name)
@@ -286,9 +283,7 @@ def test_an_architecture_that_zerokit_does_not_count() -> None:
 def test_the_architecture_that_the_config_names() -> None:
     named = {**LLAMA, "architectures": ["LlamaForSequenceClassification"], "num_labels": 1}
     assert load_model_shape(named).num_parameters == PARAMETERS - 300 * 64 + 64
-    assert (
-        load_model_shape({**LLAMA, "architectures": ["LlamaModel"]}).num_parameters == PARAMETERS - 300 * 64
-    )
+    assert load_model_shape({**LLAMA, "architectures": ["LlamaModel"]}).num_parameters == PARAMETERS - 300 * 64
     assert load_model_shape(named, architecture="LlamaForCausalLM").num_parameters == PARAMETERS
     assert load_model_shape({**LLAMA, "architectures": ["LlamaForX", 3]}).architecture == "LlamaForCausalLM"
     complaint({**LLAMA, "architectures": "LlamaModel"})

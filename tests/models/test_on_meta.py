@@ -9,7 +9,7 @@ from transformers.integrations import HfDeepSpeedConfig
 
 from tests.models.transformers_models import build
 from zerokit.errors import ModelError
-from zerokit.models import Experts, load_model_shape, on_meta, registry
+from zerokit.models import Experts, architectures, load_model_shape, on_meta
 
 pytestmark = pytest.mark.torch
 
@@ -90,9 +90,7 @@ def test_they_are_built_by_transformers(name: str) -> None:
     assert shape.has_sdpa == model._supports_sdpa
     assert shape.is_encoder_decoder == (name == "pegasus")
     read = getattr(model.config, "hidden_size", None)
-    assert shape.hidden_size_for_accelerate == (
-        read or max(getattr(model.config, "hidden_sizes", [0])) or None
-    )
+    assert shape.hidden_size_for_accelerate == (read or max(getattr(model.config, "hidden_sizes", [0])) or None)
 
 
 def test_what_is_read_off_their_configs() -> None:
@@ -114,12 +112,7 @@ def test_what_is_read_off_their_configs() -> None:
         ({"model_type": "bloom", "hidden_size": 48, "n_head": 6, "n_layer": 1}, 192, 6, None),
         ({"model_type": "mpt", "d_model": 48, "n_heads": 6, "n_layers": 1, "max_seq_len": 40}, 192, 6, 40),
         ({"model_type": "opt", "ffn_dim": 60, "hidden_size": 48, "num_attention_heads": 6}, 60, 6, 2048),
-        (
-            {"model_type": "bart", "encoder_ffn_dim": 60, "d_model": 48, "encoder_attention_heads": 6},
-            60,
-            6,
-            1024,
-        ),
+        ({"model_type": "bart", "encoder_ffn_dim": 60, "d_model": 48, "encoder_attention_heads": 6}, 60, 6, 1024),
     ],
 )
 def test_sizes_under_other_names(
@@ -132,9 +125,7 @@ def test_sizes_under_other_names(
 
 
 def test_a_catalogue_model_is_built_only_for_another_class() -> None:
-    usual, other = (
-        load_model_shape("opt-125m", architecture=name) for name in (None, "OPTForSequenceClassification")
-    )
+    usual, other = (load_model_shape("opt-125m", architecture=name) for name in (None, "OPTForSequenceClassification"))
     assert (usual.counted_by, other.counted_by) == ("zerokit", "transformers")
     assert other.num_parameters == usual.num_parameters + 2 * 768
     assert "no model OPTForNothing" in refusal("opt-125m", architecture="OPTForNothing")
@@ -149,13 +140,11 @@ def test_their_experts() -> None:
     assert shape.quantization == "fp8"
 
 
-@pytest.mark.parametrize("model_type", registry.model_types())
+@pytest.mark.parametrize("model_type", architectures.model_types())
 def test_kinds_guessed_from_names_are_those_of_the_code(model_type: str) -> None:
     """Not for every tensor, but for nine tenths of the parameters of every model type that zerokit knows."""
     shape = load_model_shape({"model_type": model_type})
-    right = sum(
-        tensor.total_elements for tensor in shape.tensors if on_meta.kind_by_name(tensor.name) == tensor.kind
-    )
+    right = sum(tensor.total_elements for tensor in shape.tensors if on_meta.kind_by_name(tensor.name) == tensor.kind)
     assert right > 0.9 * shape.num_parameters
 
 

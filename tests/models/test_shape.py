@@ -8,11 +8,11 @@ import pytest
 from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from zerokit.models import KINDS, Tensor, load_model_shape, registry
+from zerokit.models import KINDS, Tensor, architectures, load_model_shape
 
 pytestmark = pytest.mark.torch
 
-MODEL_TYPES = list(registry.model_types())
+MODEL_TYPES = list(architectures.model_types())
 
 
 class Model:
@@ -69,7 +69,6 @@ def test_kinds_of_a_dense_decoder() -> None:
         "other": 0,
     }
     assert tuple(shape.parameters_by_kind) == KINDS
-    assert shape.num_embedding_parameters == 800
     assert shape.num_active_parameters == shape.num_parameters == shape.num_trainable_parameters
     assert not shape.is_moe
     assert shape.largest_tensor == Tensor("model.embed_tokens.weight", (50, 8), "embedding")

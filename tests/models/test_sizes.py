@@ -13,7 +13,7 @@ from tests.examples import examples
 from tests.models.configurations import odd_configurations
 from tests.models.transformers_models import build, parameters_of_model, parameters_of_shape
 from zerokit.errors import ModelError
-from zerokit.models import load_model_shape, registry
+from zerokit.models import architectures, load_model_shape
 
 pytestmark = pytest.mark.torch
 
@@ -80,7 +80,7 @@ def test_what_does_not_fit_together(config: dict[str, Any], words: str) -> None:
 
 def test_a_missing_size_is_named() -> None:
     """Every size has a default in transformers but the sizes of a section that is another model's."""
-    for name in registry.model_types():
+    for name in architectures.model_types():
         assert load_model_shape({"model_type": name}).num_parameters > 0
 
 
@@ -143,7 +143,7 @@ def test_any_value_anywhere_is_counted_or_refused_in_one_line(data: st.DataObjec
     for _ in range(data.draw(st.integers(1, 3))):
         key = data.draw(st.sampled_from([*config, "architectures", "id2label", "head_dim", "dtype"]))
         config[key] = data.draw(json_values)
-    assume(isinstance(config.get("model_type"), str) and config["model_type"] in registry.model_types())
+    assume(isinstance(config.get("model_type"), str) and config["model_type"] in architectures.model_types())
     try:
         shape = load_model_shape(config, allow_network=False, allow_torch=False)
     except ModelError:

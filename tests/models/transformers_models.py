@@ -31,9 +31,7 @@ def parameters_of_model(model: Any) -> Parameters:
     names = defaultdict(set)
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names[id(parameter)].add(name)
-    return Counter(
-        (_folded(min(names[id(parameter)])), tuple(parameter.shape)) for parameter in model.parameters()
-    )
+    return Counter((_folded(min(names[id(parameter)])), tuple(parameter.shape)) for parameter in model.parameters())
 
 
 def parameters_of_shape(shape: ModelShape, model: Any) -> Parameters:
@@ -44,9 +42,7 @@ def parameters_of_shape(shape: ModelShape, model: Any) -> Parameters:
         canonical[_folded(name)] = _folded(first.setdefault(id(parameter), name))
     found: Parameters = Counter()
     for tensor in shape.tensors:
-        found[canonical.get(_folded(tensor.name), f"not in the model: {tensor.name}"), tensor.shape] += (
-            tensor.count
-        )
+        found[canonical.get(_folded(tensor.name), f"not in the model: {tensor.name}"), tensor.shape] += tensor.count
     return found
 
 

@@ -113,9 +113,7 @@ def test_no_file_of_the_checkout_runs_while_the_action_installs(tmp_path: Path) 
     for name in ("venv.py", "runpy.py", "ensurepip.py", "pip.py", "sitecustomize.py"):
         (tmp_path / name).write_text("raise SystemExit(7)")
     make, *_ = (line for line in INSTALL["run"].splitlines() if " venv " in line)
-    done = run_step(
-        {"run": f"{make} --without-pip"}, tmp_path, PYTHON=sys.executable, RUNNER_TEMP=str(tmp_path)
-    )
+    done = run_step({"run": f"{make} --without-pip"}, tmp_path, PYTHON=sys.executable, RUNNER_TEMP=str(tmp_path))
     assert done.returncode == 0, done.stderr
 
 

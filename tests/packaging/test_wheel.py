@@ -26,19 +26,7 @@ EXTRAS = PROJECT["optional-dependencies"]
 HEAVY = ("torch", "transformers", "deepspeed", "accelerate", "datasets", "numpy", "huggingface_hub")
 POSIX_ONLY = ("fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog")
 POSIX_ONLY_IN_OS = (
-    *(
-        "fchmod",
-        "chown",
-        "fchown",
-        "lchown",
-        "getuid",
-        "geteuid",
-        "getgid",
-        "getegid",
-        "fork",
-        "killpg",
-        "setsid",
-    ),
+    *("fchmod", "chown", "fchown", "lchown", "getuid", "geteuid", "getgid", "getegid", "fork", "killpg", "setsid"),
     *("getpgid", "statvfs", "mkfifo", "uname", "fdatasync", "O_DIRECTORY", "O_NOFOLLOW", "sched_getaffinity"),
 )
 
@@ -91,6 +79,7 @@ def run_light(folder: Path, code: str, cwd: Path) -> subprocess.CompletedProcess
     return processes.run([sys.executable, "-S", "-c", hide + code], env=environment, cwd=cwd)
 
 
+_ESTIMATE = ("estimate", "qwen2.5-0.5b", "--num-gpus", "8", "--zero-stage", "3", "--seq-len", "512")
 LIGHT = [
     (("--help",), 0),
     (("config", "--preset", "zero3", "-o", "ds.json"), 0),
@@ -102,6 +91,9 @@ LIGHT = [
     (("schema", "--recipe"), 0),
     (("estimate", "llama-3.1-8b", "--num-gpus", "8", "--zero-stage", "3", "--seq-len", "4096"), 0),
     (("estimate", "qwen2.5-0.5b", "--num-gpus", "8", "--ds-config", "ds.json", "--seq-len", "512"), 0),
+    ((*_ESTIMATE, "--html", "page.html"), 0),
+    ((*_ESTIMATE, "-o", "estimate.json"), 0),
+    (("report", "estimate.json"), 0),
     (("check", "not-there.json"), 2),
     (("rehearse", "--num-gpus", "8", "train.py"), 2),
     (("train", "--help"), 0),

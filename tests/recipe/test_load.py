@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.json_data import load_json
+from zerokit.distributed.parallel_groups import GroupPlace
 from zerokit.errors import DocumentError, RecipeError, ZerokitError
 from zerokit.recipe import PYTHON_REFERENCE, load_recipe, trainer_keys
 from zerokit.recipe.load import embedded_text
-from zerokit.recipe.model import DataSection, ModelSection, Recipe, TaskSection
+from zerokit.recipe.model import DataSection, ModelSection, ParallelSection, Recipe, TaskSection
 from zerokit.recipe.synonyms import _SYNONYMS, _WITHIN, full_name, meant
 from zerokit.recipe.trainer_keys import installed_types
 
@@ -51,8 +52,15 @@ def test_default_recipe_as_a_file_is_the_same_recipe(tmp_path: Path) -> None:
 def test_default_recipe_passes_every_check_of_its_keys() -> None:
     from zerokit.training.arguments import resolve_arguments
 
-    resolved = resolve_arguments(load_recipe(), world_size=1, default_precision="fp32")
+    resolved = resolve_arguments(load_recipe(), place=GroupPlace(), default_precision="fp32")
     assert resolved.training["max_grad_norm"] == 1.0
+
+
+def test_an_empty_section_of_sizes_means_the_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text("model: org/name\ndata:\n  train: x.jsonl\nparallel:\n", encoding="utf-8")
+    assert load_recipe(path).recipe.parallel == ParallelSection()
+    assert load_recipe(path, ["--parallel.sequence", "2"]).recipe.parallel.sequence == 2
 
 
 def test_a_model_may_be_just_its_name(tmp_path: Path) -> None:
@@ -198,9 +206,7 @@ def test_names_that_mean_something_else_elsewhere_speak_in_their_section_alone(n
 
 
 @pytest.mark.torch  # whose transformers has the names
-def test_keys_without_their_section_as_other_tools_have_them_are_reported_at_their_places(
-    tmp_path: Path,
-) -> None:
+def test_keys_without_their_section_as_other_tools_have_them_are_reported_at_their_places(tmp_path: Path) -> None:
     file = tmp_path / "recipe.yaml"
     keys = {
         **{"sample_packing": "task.packing", "train_on_inputs": "task.loss_on", "adapter": "peft.type"},
@@ -225,11 +231,7 @@ def test_releases_of_transformers_that_have_a_name_mean_their_own(
     monkeypatch.setattr(trainer_keys, "find_spec", lambda _: spec)
     installed_types.cache_clear()
     try:
-        assert installed_types() == {
-            "warmup_ratio": float,
-            "save_total_limit": int | None,
-            "eval_steps": int | float,
-        }
+        assert installed_types() == {"warmup_ratio": float, "save_total_limit": int | None, "eval_steps": int | float}
         assert full_name("warmup_ratio") == "training.warmup_ratio"
     finally:
         installed_types.cache_clear()
@@ -251,6 +253,7 @@ def test_every_other_name_is_of_a_key_that_there_is() -> None:
         "data": DataSection.model_fields,
         "task": TaskSection.model_fields,
         "training": types,
+        "parallel": set(ParallelSection.model_fields),
         "peft": {"type"} | {f.name for type_ in METHODS for f in dataclasses.fields(config_class(type_))},
     }
     tables = (_SYNONYMS, *_WITHIN.values())

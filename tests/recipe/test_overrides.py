@@ -36,9 +36,7 @@ SCALARS = (
     | st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=20).filter(is_no_number)
 )
 VALUES = st.recursive(
-    SCALARS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
-    max_leaves=6,
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3), max_leaves=6
 )
 PATHS = st.tuples(st.sampled_from(["model", "data", "task", "peft", "training"]), NAMES) | st.tuples(
     st.just("deepspeed"), NAMES, NAMES
@@ -46,9 +44,7 @@ PATHS = st.tuples(st.sampled_from(["model", "data", "task", "peft", "training"])
 
 
 def as_text(value: Any) -> str:
-    return yaml.safe_dump(value, default_flow_style=True, width=10**6, allow_unicode=True).removesuffix(
-        "...\n"
-    )
+    return yaml.safe_dump(value, default_flow_style=True, width=10**6, allow_unicode=True).removesuffix("...\n")
 
 
 @given(st.lists(st.tuples(PATHS, VALUES, st.booleans()), max_size=4))
@@ -151,9 +147,7 @@ def test_mistakes_name_the_option_and_how_to_fix_them(words: list[str], where: s
 
 def test_all_mistakes_of_the_options_are_reported_at_once() -> None:
     with pytest.raises(ZerokitError) as caught:
-        load_recipe(
-            None, ["run.yaml", "--epochs", "2", "--lr", "3", "more", "--task.seq_len", "--model", "[1"]
-        )
+        load_recipe(None, ["run.yaml", "--epochs", "2", "--lr", "3", "more", "--task.seq_len", "--model", "[1"])
     assert [error.where for error in (caught.value, *caught.value.others)] == [
         "--epochs",
         "--lr",
@@ -164,7 +158,4 @@ def test_all_mistakes_of_the_options_are_reported_at_once() -> None:
     ]
     with pytest.raises(ZerokitError) as caught:
         load_recipe(None, ["--data.train.x", "1", "--deepspeed", "ds.json", "--deepspeed.bf16", "1"])
-    assert [error.where for error in (caught.value, *caught.value.others)] == [
-        "--data.train.x",
-        "--deepspeed.bf16",
-    ]
+    assert [error.where for error in (caught.value, *caught.value.others)] == ["--data.train.x", "--deepspeed.bf16"]

@@ -51,21 +51,14 @@ def test_what_can_be_streamed(text: str, tmp_path: Path) -> None:
     + [
         (STREAMED + f"task: {{type: {type_}}}\n" + STEPS, ":4 (data.streaming)", message)
         for type_, message in (
-            (
-                "dpo",
-                "dpo computes reference log-probabilities of all examples first. Remove it: only causal_lm",
-            ),
+            ("dpo", "dpo computes reference log-probabilities of all examples first. Remove it: only causal_lm"),
             ("sequence_classification", "reads the classes of all examples first"),
         )
     ]
     + [
         (STREAMED, ":4 (data.streaming)", "streamed data need training.max_steps"),
         (STREAMED + "training:\n  max_steps: -1\n", ":6 (training.max_steps)", "need training.max_steps"),
-        (
-            STREAMED + "  eval_fraction: 0.1\n" + STEPS,
-            ":5 (data.eval_fraction)",
-            "no share of streamed data can",
-        ),
+        (STREAMED + "  eval_fraction: 0.1\n" + STEPS, ":5 (data.eval_fraction)", "no share of streamed data can"),
         (
             STREAMED + "task:\n  type: masked_lm\n" + STEPS + "  dataloader_num_workers: 1\n",
             ":9 (training.dataloader_num_workers)",
@@ -81,9 +74,7 @@ def test_what_can_be_streamed(text: str, tmp_path: Path) -> None:
         (STREAMED + "  buffer_size: 0\n" + STEPS, ":5 (data.buffer_size)", "is 0. Make it at least 1"),
     ],
 )
-def test_what_cannot_work_with_streamed_data_is_refused(
-    text: str, where: str, message: str, tmp_path: Path
-) -> None:
+def test_what_cannot_work_with_streamed_data_is_refused(text: str, where: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(RecipeError) as caught:
         load(text, tmp_path)
     assert caught.value.exit_code == 2

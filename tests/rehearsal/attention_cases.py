@@ -66,10 +66,7 @@ CHOICES: dict[str, tuple[Case, tuple[int, ...]]] = {
     "mask with gradient": (Case(mask=(2, 1, 256, 256), mask_gradient=True), (EFFICIENT,) * _EVERYWHERE),
     "head dim 66": (_head(66), (FLASH,) * _EVERYWHERE),
     "head dim 66, mask": (_head(66, mask=(256, 256)), (MATH,) * _EVERYWHERE),
-    "head dims 192 and 128": (
-        _head(192, key=(2, 8, 256, 192), value=(2, 8, 256, 128)),
-        _CUDNN_ELSE_EFFICIENT,
-    ),
+    "head dims 192 and 128": (_head(192, key=(2, 8, 256, 192), value=(2, 8, 256, 128)), _CUDNN_ELSE_EFFICIENT),
     "head dim 224, training": (_head(224, gradient=True), (FLASH, EFFICIENT, CUDNN, FLASH)),
     "head dim 256, training": (_head(256, gradient=True), (FLASH, FLASH, CUDNN, FLASH)),
     "head dim 512": (_head(512), (EFFICIENT,) * _EVERYWHERE),
@@ -117,6 +114,4 @@ def choice(case: Case) -> int:
         allowed.remove(SDPBackend.__members__[f"{case.off.upper()}_ATTENTION"])
     torch.use_deterministic_algorithms(case.deterministic)
     with sdpa_kernel(allowed):
-        return int(
-            torch._fused_sdp_choice(*tensors, mask, case.dropout_p, case.causal, enable_gqa=case.grouped)
-        )
+        return int(torch._fused_sdp_choice(*tensors, mask, case.dropout_p, case.causal, enable_gqa=case.grouped))

@@ -162,9 +162,7 @@ def _pairs_seen(rank: VirtualRank) -> dict[str, list[float]]:
     flash, efficient = torch.ops.aten._flash_attention_forward, torch.ops.aten._efficient_attention_forward
     found: dict[str, list[float]] = {"flash": [], "efficient": []}
     for queries, keys, causal, left, right in SEEN:
-        q, k = (
-            torch.empty((1, rows, 1, 64), dtype=torch.bfloat16, device="cuda") for rows in (queries, keys)
-        )
+        q, k = (torch.empty((1, rows, 1, 64), dtype=torch.bfloat16, device="cuda") for rows in (queries, keys))
         window = {"window_size_left": left, "window_size_right": right}
         found["flash"].append(pairs(flash, q, k, k, None, None, queries, keys, 0.0, causal, False, **window))
         of_causal = {"window_size": None if left < 0 else left + 1}
@@ -174,9 +172,7 @@ def _pairs_seen(rank: VirtualRank) -> dict[str, list[float]]:
         ]
     packed = torch.empty((1, 300, 1, 64), dtype=torch.bfloat16, device="cuda")
     starts = torch.tensor([0, 100, 300], dtype=torch.int32, device="cuda")
-    found["packed"] = [
-        pairs(efficient, packed, packed, packed, None, starts, starts, 200, 200, 0.0, 1, False)
-    ]
+    found["packed"] = [pairs(efficient, packed, packed, packed, None, starts, starts, 200, 200, 0.0, 1, False)]
     return found
 
 
@@ -237,9 +233,7 @@ def flash_memory(rank: VirtualRank) -> dict[str, int]:
         lengths = (starts, starts, longest, longest)
         out, lse, state, unused, _ = aten._flash_attention_forward(*inputs, *lengths, 0.0, True, False)
         grad = torch.empty_like(out)
-        return lambda: aten._flash_attention_backward(
-            grad, *inputs, out, lse, *lengths, 0.0, True, state, unused
-        )
+        return lambda: aten._flash_attention_backward(grad, *inputs, out, lse, *lengths, 0.0, True, state, unused)
 
     dense = backward(tensors((2, 1000, 8, 72), (2, 1000, 2, 72), (2, 1000, 2, 72)), None, 1000)
     starts = torch.tensor([0, 500, 1000, 1300], dtype=torch.int32, device="cuda")
@@ -280,8 +274,7 @@ def cudnn_memory(rank: VirtualRank) -> dict[str, int]:
     measured = {}
     aten = torch.ops.aten
     q, grouped = (
-        torch.empty((4, 2048, heads, 128), dtype=torch.bfloat16, device="cuda").transpose(1, 2)
-        for heads in (32, 8)
+        torch.empty((4, 2048, heads, 128), dtype=torch.bfloat16, device="cuda").transpose(1, 2) for heads in (32, 8)
     )
     for name, key, dropout in (("", q, 0.0), ("grouped ", grouped, 0.0), ("dropout ", q, 0.125)):
         forward = functools.partial(

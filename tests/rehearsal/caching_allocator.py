@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zerokit.rehearsal.native.c_functions import Signatures, declare
-
 HERE = Path(__file__).resolve().parent
 NATIVE = HERE.parent.parent / "zerokit" / "rehearsal" / "native"
 KB, MB, GB = 1 << 10, 1 << 20, 1 << 30
@@ -66,9 +64,7 @@ class Allocator:
     def __init__(self, library: ctypes.CDLL, **options: float) -> None:
         assert options.keys() <= OPTIONS.keys()
         self.library = library
-        self.handle = library.allocator_new(
-            *(options.get(name, default) for name, (_, default) in OPTIONS.items())
-        )
+        self.handle = library.allocator_new(*(options.get(name, default) for name, (_, default) in OPTIONS.items()))
 
     def __del__(self) -> None:
         self.library.allocator_delete(self.handle)
@@ -117,12 +113,15 @@ def build(folder: Path) -> ctypes.CDLL:
     flags = ["-O2", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-I{NATIVE}"]
     subprocess.run(["g++", *flags, *map(str, sources), "-o", str(target)], check=True)
     loaded = ctypes.CDLL(str(target))
-    declare(loaded, "allocator_", SIGNATURES)
+    for names, (result, arguments) in SIGNATURES.items():
+        for name in names.split():
+            function = getattr(loaded, f"allocator_{name}")
+            function.restype, function.argtypes = result, arguments
     return loaded
 
 
 _POINTER, _SIZE, _STREAM = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
-SIGNATURES: Signatures = {
+SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "new": (_POINTER, [c_type for c_type, _ in OPTIONS.values()]),
     "delete synchronize empty_cache reset_peak": (None, [_POINTER]),
     "allocate": (_POINTER, [_POINTER, _SIZE, _STREAM]),

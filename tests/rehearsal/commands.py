@@ -16,6 +16,8 @@ from tests.tiny import REPOSITORY
 SCRIPTS = REPOSITORY / "tests" / "rehearsal" / "scripts"
 _COMMAND = "from zerokit.cli.main import main; main()"
 _SET = f"from zerokit.rehearsal.parent import processes; processes.WORKER = {forked_worker.__name__!r}"
+FORKED = (sys.executable, "-c", f"{_SET}; {_COMMAND}")
+"""``zerokit`` with forked workers; it needs the variable of :mod:`tests.rehearsal.forked_worker`."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ def rehearse(*words: object, cwd: Path, forked: bool = False, python: str = sys.
     }
     if forked:
         environment[forked_worker.SOCKET] = forked_worker.server()
-    command = [python, "-c", f"{_SET}; {_COMMAND}" if forked else _COMMAND, "rehearse", *map(str, words)]
+    start = FORKED if forked else (python, "-c", _COMMAND)
+    command = [*start, "rehearse", *map(str, words)]
     done = processes.run(command, cwd=cwd, env=environment)
     return Rehearsed(done.returncode, done.stdout, done.stderr)

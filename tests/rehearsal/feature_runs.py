@@ -119,9 +119,7 @@ def main() -> None:
             job = RehearsalJob.from_json(line)
             child = os.fork()
             if child == 0:
-                log = os.open(
-                    Path(job.recording_file).with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-                )
+                log = os.open(Path(job.recording_file).with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
                 os.dup2(log, 1)
                 os.dup2(log, 2)
                 code = run_in(rank, job)

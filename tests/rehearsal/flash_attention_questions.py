@@ -39,7 +39,6 @@ def hub_kernels(rank: VirtualRank) -> dict[str, Any]:
     import torch
 
     from zerokit.rehearsal.context import rank_context
-    from zerokit.rehearsal.stand_ins.hub_kernels import HubKernels
     from zerokit.rehearsal.worker.failures import limit_of
 
     kernels = importlib.import_module("kernels")
@@ -64,7 +63,7 @@ def hub_kernels(rank: VirtualRank) -> dict[str, Any]:
             found[name] = kernels.get_kernel(name, **given).__name__
         except OSError as error:
             found[name] = str(error)
-    return found | {"said": rank_context().state(HubKernels).warnings()}
+    return found | {"said": rank_context().warnings()}
 
 
 def flash_attn_memory(rank: VirtualRank) -> dict[str, Any]:
@@ -90,12 +89,7 @@ def flash_attn_memory(rank: VirtualRank) -> dict[str, Any]:
     version_3 = peak(lambda: torch.autograd.backward(third, third_grad), beyond_results=False)
     with torch.no_grad():
         assert flash_attn.flash_attn_func(q, k, v, return_attn_probs=True)[1].shape == (2, 8, 500)
-    return {
-        "kept for backward": kept,
-        "backward": backward,
-        "version 3 backward": version_3,
-        **_norm_memory(),
-    }
+    return {"kept for backward": kept, "backward": backward, "version 3 backward": version_3, **_norm_memory()}
 
 
 def flash_attn_4_memory(rank: VirtualRank) -> dict[str, Any]:

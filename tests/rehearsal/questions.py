@@ -62,9 +62,7 @@ def peak(run: Callable[[], Any], *, beyond_results: bool = True) -> int:
     return at_peak - (after if beyond_results else before)
 
 
-def compared_with_meta(
-    calls: Iterable[tuple[str, Callable[[Any], Any]]], layout: Callable[[Any], Any]
-) -> Any:
+def compared_with_meta(calls: Iterable[tuple[str, Callable[[Any], Any]]], layout: Callable[[Any], Any]) -> Any:
     """Results on the GPU whose layout is not that of torch's Meta kernels, and the number of tensors.
 
     Args:

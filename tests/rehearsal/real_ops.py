@@ -89,10 +89,11 @@ def host_memory(num_bytes: int) -> Tensor:
 
 def _move(memory: Tensor, transfer: Any) -> None:
     raw = memory.detach().view(-1).view(torch.uint8).numpy()
-    flags = os.O_RDONLY if transfer.reading else os.O_WRONLY | os.O_CREAT
+    is_read = transfer.kind == "nvme_read"
+    flags = os.O_RDONLY if is_read else os.O_WRONLY | os.O_CREAT
     descriptor = os.open(transfer.file, flags, 0o600)
     try:
-        if transfer.reading:
+        if is_read:
             os.preadv(descriptor, [raw.data], transfer.offset)
         else:
             os.pwrite(descriptor, raw.data, transfer.offset)
@@ -102,15 +103,9 @@ def _move(memory: Tensor, transfer: Any) -> None:
 
 def _with_files(handle: Any) -> Any:
     class RealHandle(handle):  # type: ignore[misc]
-        def _request(self, buffer: Tensor, *given: Any, **named: Any) -> Any:
-            transfer = super()._request(buffer, *given, **named)
-            if transfer is not None and transfer.bounce is not None and not transfer.reading:
-                transfer.bounce.copy_(buffer.detach().reshape(-1))
-            return transfer
-
         def _finish(self, transfer: Any) -> None:
             _move(transfer.buffer if transfer.bounce is None else transfer.bounce, transfer)
-            if transfer.reading and transfer.bounce is not None:
+            if transfer.kind == "nvme_read" and transfer.bounce is not None:
                 transfer.buffer.copy_(transfer.bounce.view(transfer.buffer.shape))
             super()._finish(transfer)
 

@@ -23,7 +23,7 @@ from zerokit.rehearsal.recording import (
     Space,
 )
 from zerokit.rehearsal.report.analysis import analyse
-from zerokit.rehearsal.report.report import Batches, BatchSize, RehearsalReport
+from zerokit.rehearsal.report.report import Batches, BatchSize, MadeUpResult, RehearsalReport
 from zerokit.reporting.phases import RUN_PHASES
 
 MIB = 2**20
@@ -114,9 +114,7 @@ class Recorder:
 
     def communicate(self, name: str, size: int, group_size: int = 16) -> None:
         """Call a collective."""
-        self.collectives.append(
-            (name, RUN_PHASES.index(self.phase), self.step, size, group_size, len(self.events))
-        )
+        self.collectives.append((name, RUN_PHASES.index(self.phase), self.step, size, group_size, len(self.events)))
 
     def end_step(self, flops: int) -> None:
         """End an optimizer step."""
@@ -171,11 +169,11 @@ def training(layers: int = 4, steps: int = 2) -> Recording:
     return run.recording(
         allocator={"ordinary": allocator_figures(run, 1.1), "expandable": allocator_figures(run, 1.02)},
         warnings=("host memory is not pinned",),
-        made_up=(("nonzero: assumed all true", "train.py:40 in mask", 3),),
         facts=RankFacts(
             elapsed_seconds=4.5,
             stopped_after_steps=steps,
             suppressed=["checkpoint in runs/a"],
+            made_up=[MadeUpResult(what="nonzero: assumed all true", site="train.py:40 in mask", count=3)],
             versions={"torch": "2.13.0"},
             ds_config={
                 "train_micro_batch_size_per_gpu": 4,

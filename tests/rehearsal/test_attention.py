@@ -36,13 +36,7 @@ def test_cudnn_goes_last_where_the_user_says_so() -> None:
 
 
 def test_cudnn_goes_first_only_from_the_release_that_torch_trusts() -> None:
-    assert answer(choices_by_cudnn) == {
-        "0": FLASH,
-        "91002": FLASH,
-        "91500": FLASH,
-        "91501": CUDNN,
-        "92000": CUDNN,
-    }
+    assert answer(choices_by_cudnn) == {"0": FLASH, "91002": FLASH, "91500": FLASH, "91501": CUDNN, "92000": CUDNN}
 
 
 def test_inputs_that_no_enabled_backend_takes_are_refused() -> None:

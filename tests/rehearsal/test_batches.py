@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +19,6 @@ from zerokit.rehearsal.ranks.exchange import Exchange
 from zerokit.rehearsal.report import tables
 from zerokit.rehearsal.report.report import DataTime, TimeBreakdown
 from zerokit.rehearsal.watching import batches as module
-from zerokit.rehearsal.watching import reading
 from zerokit.rehearsal.watching.batches import BatchWatcher
 from zerokit.rehearsal.watching.reading import Reading
 from zerokit.rehearsal.watching.scan import Candidate, Scan, measure
@@ -71,9 +69,7 @@ def scanned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return tokens
 
 
-def test_a_rank_hears_of_its_own_loader_whatever_else_rank_0_asked_for(
-    tmp_path: Path, scanned: list[int]
-) -> None:
+def test_a_rank_hears_of_its_own_loader_whatever_else_rank_0_asked_for(tmp_path: Path, scanned: list[int]) -> None:
     first, second = Rank(tmp_path, 0), Rank(tmp_path, 1)
     loaders = {rank: [rank.loader(tokens) for tokens in (9, 7)] for rank in (first, second)}
     for loader in loaders[first]:
@@ -195,9 +191,7 @@ def test_a_script_s_own_loaders_have_the_micro_batch_that_is_tried(factor: float
 LENGTHS = [3, 5, 4, 9, 2, 6]
 
 
-@pytest.mark.parametrize(
-    ("at_least", "lengths"), [(1, [9]), (4, [9, 5, 4, 9]), (32, [9, 5, 4, 9, 2, 6])], ids=str
-)
+@pytest.mark.parametrize(("at_least", "lengths"), [(1, [9]), (4, [9, 5, 4, 9]), (32, [9, 5, 4, 9, 2, 6])], ids=str)
 def test_the_largest_come_first_and_the_data_has_an_end(at_least: int, lengths: list[int]) -> None:
     exchange: Any = SimpleNamespace(made_once=lambda _name, _what, make: make(), rank=0, is_active=False)
     labels: Any = SimpleNamespace(engines=[])
@@ -221,17 +215,10 @@ class FakeClock:
     def __init__(self) -> None:
         self.now = 0
         self.worked: list[tuple[WorkKind, int]] = []
-        self.untimed_depth = 0
-
-    @contextlib.contextmanager
-    def untimed(self) -> Any:
-        self.untimed_depth += 1
-        yield
-        self.untimed_depth -= 1
 
     def work_on_host(self, kind: WorkKind, name: str, duration: int) -> None:
         self.worked.append((kind, duration))
-        self.now += max(0, duration)
+        self.now += duration
 
 
 class Iterator:
@@ -241,74 +228,22 @@ class Iterator:
         self._num_workers, self._prefetch_factor = workers, 2
 
 
-def measured(
-    monkeypatch: pytest.MonkeyPatch, *milliseconds: int, takes_time: bool, workers: int = 0
-) -> tuple[Reading, FakeClock, Iterator]:
-    """After batches to train on that took so long, before the last one comes."""
-    clock = FakeClock()
-    one = Reading(clock, takes_time=takes_time)  # type: ignore[arg-type]
-    iterator = one.iterator(lambda loader: Iterator(workers), SimpleNamespace(num_workers=workers))
-    fetch(one, iterator, monkeypatch, *milliseconds)
-    return one, clock, iterator
-
-
-def fetch(one: Reading, iterator: Any, monkeypatch: pytest.MonkeyPatch, *milliseconds: int) -> None:
-    at = iter([time for taken in milliseconds for time in (0, taken * 1_000_000)])
-    monkeypatch.setattr(reading.time, "perf_counter_ns", lambda: next(at))
-    for _ in milliseconds:
-        with one.next_batch(iterator):
-            assert one._measured(lambda fetcher, indices: indices, None, [1]) == [1]
-
-
-def test_the_first_batch_does_what_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    one, clock, iterator = measured(monkeypatch, 90, 2, 4, takes_time=False, workers=3)
-    one.on_batch(iterator, is_trained_on=True)
-    assert (one.seconds, one.batches) == (pytest.approx(0.003), 3)
-    assert (one.workers, clock.worked) == (3, [])
-    alone, _, iterator = measured(monkeypatch, 90, takes_time=False)
-    alone.on_batch(iterator, is_trained_on=True)
-    assert alone.seconds == pytest.approx(0.09)
-
-
-def test_a_worker_s_operators_take_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[int] = []
-    one, clock, iterator = measured(monkeypatch, 9, takes_time=False)
-    monkeypatch.setattr(reading.time, "perf_counter_ns", lambda: 0)
-    with one._into(one._figures[iterator]):  # as in a worker, where nobody asks the iterator
-        one._measured(lambda fetcher: seen.append(clock.untimed_depth), None)
-    assert seen == [1]
-
-
-def test_what_is_not_trained_on_is_no_batch_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    one, clock, training = measured(monkeypatch, 9, 4, takes_time=True)
-    one._measured(lambda fetcher, indices: indices, None, [1])  # data is looked through
-    evaluating = one.iterator(lambda loader: Iterator(2), SimpleNamespace(num_workers=2))
-    fetch(one, evaluating, monkeypatch, 700)
-    one.on_batch(evaluating, is_trained_on=False)
-    assert (one.seconds, one.batches, one.workers) == (None, 0, 0)
-    one.on_batch(training, is_trained_on=True)
-    assert (one.seconds, one.batches) == (pytest.approx(0.004), 2)
-    # An evaluation takes its own time.
-    assert [duration for _, duration in clock.worked] == [700_000_000, 4_000_000]
-
-
 @pytest.mark.parametrize(
     ("workers", "waits"),
     [
         (0, [4, 4, 4, 4]),
-        # They begin as the first batch is asked for, and a step takes 1 ms: two make one in 2 ms each.
-        (2, [4, 0, 2, 0]),
+        # They begin as the first batch is requested, and a step takes 1 ms: two make one in 2 ms.
+        (2, [4, 1, 1, 1]),
         (8, [4, 0, 0, 0]),
     ],
 )
-def test_workers_make_batches_beside_the_steps(
-    workers: int, waits: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, clock, iterator = measured(monkeypatch, 9, 4, takes_time=True, workers=workers)
+def test_workers_make_batches_beside_the_steps(workers: int, waits: list[int]) -> None:
+    clock, iterator = FakeClock(), Iterator(workers)
+    one = Reading(clock)  # type: ignore[arg-type]
     for _ in waits:
-        one.on_batch(iterator, is_trained_on=True)
+        one.take_time(iterator, 0.004)
         clock.now += 1_000_000  # the step
-    milliseconds = [max(0, duration) / 1e6 for _, duration in clock.worked]
+    milliseconds = [duration / 1e6 for _, duration in clock.worked]
     assert milliseconds == waits
     assert {kind for kind, _ in clock.worked} == {WorkKind.DATA}
 

@@ -9,10 +9,6 @@ import select
 import signal
 import stat
 import subprocess
-import sys
-import threading
-import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +18,6 @@ from tests import processes
 from zerokit.errors import LaunchError
 from zerokit.rehearsal.native import build
 from zerokit.rehearsal.native.build import built_files_library, built_library
-from zerokit.rehearsal.native.compilers import Compilers
 
 COMPILER = """#!/bin/sh
 echo "$*" >> "$0.calls"
@@ -198,11 +193,7 @@ def test_what_a_wheel_brings_is_of_releases(
     monkeypatch.setattr(build, "strings_of", lambda _: "1")
     monkeypatch.setattr(build.importlib.metadata, "version", lambda _: version)
     folder = build.prebuilt_folder(version, "1")
-    for file in (
-        folder / build.LIBRARY,
-        folder / build.NO_DRIVER,
-        *(tmp_path / "lib" / name for name in build.TORCH),
-    ):
+    for file in (folder / build.LIBRARY, folder / build.NO_DRIVER, *(tmp_path / "lib" / name for name in build.TORCH)):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(Path(_ctypes.__file__).read_bytes())
     if fits:
@@ -210,27 +201,3 @@ def test_what_a_wheel_brings_is_of_releases(
     else:
         with pytest.raises(LaunchError, match="no C\\+\\+ compiler"):
             built_library()
-
-
-def test_a_signal_is_heard_that_does_not_wake_the_main_thread(tmp_path: Path) -> None:
-    """As one that comes just before it begins to wait, which no test can time; another thread gets this."""
-    over, main_thread = threading.Event(), threading.get_ident()
-
-    def work() -> None:
-        looks: Counter[tuple[str, int]] = Counter()
-        while max(looks.values(), default=0) < 1000:  # it stands still, so it waits
-            frame = sys._current_frames()[main_thread]
-            looks[frame.f_code.co_qualname, frame.f_lasti] += 1
-            time.sleep(0)  # it may go on now, if it can
-        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
-        over.wait()
-
-    # A shell that starts pytest in the background has it ignore SIGINT.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    with Compilers(tmp_path) as compilers:
-        try:
-            with pytest.raises(KeyboardInterrupt):
-                compilers.call(work)
-        finally:
-            signal.signal(signal.SIGINT, before)
-            over.set()

@@ -150,9 +150,7 @@ def test_expandable_segments(library: ctypes.CDLL) -> None:
     assert (allocator["segment"], allocator["inactive_split_bytes"]) == (0, 0)
     allocator.allocate(512)
     assert allocator["reserved_bytes"] == 62 * MB  # pages of 2 MiB
-    allocator.release(
-        blocks[1], blocks[2]
-    )  # bytes 11.5 to 34.5 MiB: only one whole page (20 to 40) is not free
+    allocator.release(blocks[1], blocks[2])  # bytes 11.5 to 34.5 MiB: only one whole page (20 to 40) is not free
     allocator.empty_cache()
     assert allocator["reserved_bytes"] == 62 * MB
     allocator.release(blocks[3])
@@ -256,9 +254,7 @@ CASES = {
     "three streams": Case(2, 3),
     "expandable": Case(4, 1, options={"expandable_segments": 1, "total_memory": 64 * GB}),
     "max_split_size": Case(6, 2, options={"max_split_size": 40 * MB, "max_non_split_rounding_size": 30 * MB}),
-    "roundup": Case(
-        7, 2, options={"roundup_power2_divisions": 8, "large_segment_size": 32 * MB, "event_lag": -1}
-    ),
+    "roundup": Case(7, 2, options={"roundup_power2_divisions": 8, "large_segment_size": 32 * MB, "event_lag": -1}),
 }
 
 FIGURES = (
@@ -291,9 +287,7 @@ def digest_update(digest: int, allocator: Allocator) -> int:
         if not name.startswith("inactive_split") or name.endswith(".current")
     ]
     for segment in allocator.snapshot():
-        words.append(
-            f"{segment.address} {segment.size} {segment.stream} {segment.small} {segment.expandable}"
-        )
+        words.append(f"{segment.address} {segment.size} {segment.stream} {segment.small} {segment.expandable}")
         for block in segment.blocks:
             requested = 0 if block.state == "inactive" else block.requested
             words.append(f"{block.offset} {block.size} {requested} {block.state}")
@@ -348,9 +342,7 @@ def check(allocator: Allocator) -> None:
         assert end == segment.size
         free = [block.state == "inactive" for block in segment.blocks]
         assert not any(left and right for left, right in itertools.pairwise(free))
-    current = {
-        name.removesuffix(".current"): value for name, value in stats.items() if name.endswith(".current")
-    }
+    current = {name.removesuffix(".current"): value for name, value in stats.items() if name.endswith(".current")}
     assert current["reserved_bytes.all"] == sum(segment.size for segment in segments) == sum(totals.values())
     assert current["allocated_bytes.all"] == totals["active_allocated"]
     assert current["active_bytes.all"] == totals["active_allocated"] + totals["active_awaiting_free"]
@@ -392,9 +384,7 @@ option_sets = st.fixed_dictionaries(
 
 @given(operations=operations, options=option_sets)
 @examples(150)
-def test_invariants(
-    library: ctypes.CDLL, operations: list[tuple[str, int, int]], options: dict[str, float]
-) -> None:
+def test_invariants(library: ctypes.CDLL, operations: list[tuple[str, int, int]], options: dict[str, float]) -> None:
     allocator = Allocator(library, **options)
     live: list[int] = []
     for operation, number, stream in operations:

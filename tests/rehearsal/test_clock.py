@@ -82,9 +82,7 @@ PRODUCTS = 10 * (4 + 7)
         ("True 4", 4 * 4 + 4 * 10, 70 + 4),
     ],
 )
-def test_zero_3_hides_the_gathers_and_reductions_that_its_events_allow(
-    case: str, forward: int, backward: int
-) -> None:
+def test_zero_3_hides_the_gathers_and_reductions_that_its_events_allow(case: str, forward: int, backward: int) -> None:
     step = timelines()[case]
     assert round(step["forward"], 2) == forward
     assert round(step["all"], 2) == forward + backward
@@ -272,9 +270,7 @@ Work = tuple[int, int, int, WorkKind, int]
 
 def path_of(work: Sequence[Work], begin: int, end: int) -> list[Any]:
     names = ("aten::mm", "all_gather", "cudaMalloc")
-    spans = np.array(
-        [(start, over, name, 0, stream, kind, 0) for start, over, stream, kind, name in work], SPAN
-    )
+    spans = np.array([(start, over, name, 0, stream, kind, 0) for start, over, stream, kind, name in work], SPAN)
     path = critical_path(spans, names, begin, end)
     return [(one.name, round(one.seconds * 1e9), one.count) for one in path]
 
@@ -361,9 +357,7 @@ def test_ranks_wait_for_each_other_as_in_an_independent_simulation() -> None:
 def test_the_bubble_of_a_pipeline_is_in_its_step(tmp_path: Path) -> None:
     """Of p equal stages with m micro-batches, each stage waits (p - 1) / m of what it computes."""
     options = ["--num-gpus", 4, "--gpu", "H100", "--time", "--steps", 2, "--scan", 0, "--no-advise"]
-    done = rehearse(
-        *options, "--format", "json", SCRIPTS / "equal_stages.py", 4, 8, cwd=tmp_path, forked=True
-    )
+    done = rehearse(*options, "--format", "json", SCRIPTS / "equal_stages.py", 4, 8, cwd=tmp_path, forked=True)
     time, parts = done.report["time"], done.report["time"]["breakdown"]
     waits = parts["other_ranks"] + parts["communication"]
     # A little more: what the stages send each other, and the clipping of gradients.
@@ -437,7 +431,7 @@ def test_watchers_see_begins_and_ends_as_nested_calls_would() -> None:
     assert seen == ["outer begin model", "inner begin model", "made", "inner end engine", "outer end engine"]
     assert events.has_engine
     seen.clear()
-    events.step_end(StepEnd(3, 0, 0, 0.0, None))
+    events.end(Watcher.on_step_end, StepEnd(3, 0, 0, 0.0, None))
     assert seen == ["inner step 3", "outer step 3"]
 
 
@@ -458,5 +452,8 @@ def test_what_follows_the_step_of_an_engine_is_part_of_the_step() -> None:
     engine = SimpleNamespace(global_steps=0)
     steps._step(lambda engine: setattr(engine, "global_steps", 1), engine)
     names = [name for name, *_ in seen.mock_calls]
-    ends = ("events.engine_step_end", "time.record_events", "events.step_end")
-    assert [name for name in names if name in ends] == list(ends)
+    ends = ("events.end", "time.record_events")
+    assert [name for name in names if name in ends] == ["events.end", "time.record_events", "events.end"]
+    assert [call.args[0] for call in seen.events.end.mock_calls] == [
+        *(Watcher.on_engine_step_end, Watcher.on_step_end)
+    ]

@@ -20,7 +20,6 @@ def packages_found(rank: VirtualRank) -> dict[str, Any]:
     from transformers.utils import import_utils
 
     from zerokit.rehearsal.context import rank_context
-    from zerokit.rehearsal.stand_ins.package_imports import Packages
     from zerokit.rehearsal.worker.failures import limit_of
 
     def found() -> list[Any]:
@@ -48,7 +47,7 @@ def packages_found(rank: VirtualRank) -> dict[str, Any]:
         import transformer_engine  # noqa: F401
     except ImportError as error:
         answers["refused"] = str(limit_of(error))
-    return answers | {"said": rank_context().state(Packages).warnings()}
+    return answers | {"said": rank_context().warnings()}
 
 
 def flash_attention_csrc(rank: VirtualRank) -> dict[str, Any]:
@@ -100,51 +99,6 @@ def flash_attention_csrc(rank: VirtualRank) -> dict[str, Any]:
     }
 
 
-def grouped_products(rank: VirtualRank) -> dict[str, Any]:
-    import grouped_gemm.ops
-    import torch
-    from grouped_gemm import backend
-
-    tokens = torch.empty((96, 64), dtype=torch.bfloat16, device="cuda", requires_grad=True)
-    weights = torch.empty((4, 64, 128), dtype=torch.bfloat16, device="cuda", requires_grad=True)
-    rows_of = torch.tensor([48] * 4)
-    linear = torch.nn.Linear(8, 8, device="cuda")
-    torch.autograd.backward(linear(torch.ones(1, 8, device="cuda")).sum())  # makes the workspaces of cuBLAS
-    experts = torch.zeros((96, 2), dtype=torch.int32, device="cuda")
-    probs = torch.ones((96, 2), device="cuda", requires_grad=True)
-    flops = rank.backend.flops
-    before = requested()
-    ordered, origins = grouped_gemm.ops.permute(tokens, experts)
-    of_order, before = requested() - before, requested()
-    multiplied = grouped_gemm.ops.gmm(ordered, weights, rows_of)
-    of_product, before = requested() - before, requested()
-    summed = grouped_gemm.ops.unpermute(multiplied, origins, probs)
-    of_sum = requested() - before
-    forward_flops = rank.backend.flops - flops
-    before = requested()
-    at_peak = peak(lambda: torch.autograd.backward(summed, torch.empty_like(summed)), beyond_results=False)
-    left = requested() - before
-    refused = []
-    for given in (rows_of.cuda(), rows_of.int()):
-        try:
-            grouped_gemm.ops.gmm(ordered, weights, given)
-        except RuntimeError as error:
-            refused.append(str(error))
-    return {
-        "order": of_order,
-        "product": of_product,
-        "sum": of_sum,
-        "flops": forward_flops,
-        "all flops": rank.backend.flops - flops,
-        "peak": at_peak,
-        "left": left,
-        "gradients": [list(one.grad.shape) for one in (tokens, weights, probs) if one.grad is not None],
-        "transposed": list(backend.gmm(ordered, weights.transpose(1, 2), rows_of, trans_b=True).shape),
-        "version": version("nv_grouped_gemm"),
-        "refused": refused,
-    }
-
-
 def _kept_and_at_peak(layer: Any, x: Any, *, lets_go: bool) -> list[Any]:
     """Bytes after a forward, at the peak of the backward, and the output's dtype.
 
@@ -185,76 +139,66 @@ def apex_norms(rank: VirtualRank) -> dict[str, Any]:
     return found
 
 
-def apex_optimizers(rank: VirtualRank) -> dict[str, Any]:
-    import amp_C
+def apex_adam(rank: VirtualRank) -> dict[str, Any]:
     import torch
-    from apex.multi_tensor_apply import multi_tensor_applier
-    from apex.optimizers import FusedAdam, FusedLAMB, FusedSGD
+    from apex.optimizers import FusedAdam
 
-    found: dict[str, Any] = {}
-    for name, make, dtype in (
-        ("adam", lambda given: FusedAdam(given, betas=(0.9, 0.95)), torch.bfloat16),
-        ("lamb", FusedLAMB, torch.float16),
-        ("sgd", lambda given: FusedSGD(given, lr=0.1), torch.float32),
-        ("sgd of another dtype", lambda given: FusedSGD(given, lr=0.1), torch.bfloat16),
+    parameter = torch.nn.Parameter(torch.empty(10**6, dtype=torch.bfloat16, device="cuda"))
+    optimizer = FusedAdam([parameter], betas=(0.9, 0.95))
+    parameter.grad = torch.empty_like(parameter)
+    before = requested()
+    at_peak = peak(optimizer.step, beyond_results=False)
+    optimizer.step()
+    found = {"kept": requested() - before, "at peak": at_peak}
+    optimizer.zero_grad()
+    return {**found, "is freed": parameter.grad is None}
+
+
+def functions_refused_when_called(rank: VirtualRank) -> list[str]:
+    import amp_C
+    import fused_weight_gradient_mlp_cuda
+    from apex.optimizers import FusedSGD
+    from grouped_gemm import ops
+
+    from zerokit.rehearsal.errors import RehearsalGap
+
+    refused = []
+    for function in (
+        amp_C.multi_tensor_l2norm,
+        fused_weight_gradient_mlp_cuda.wgrad_gemm_accum_fp32,
+        FusedSGD,
+        ops.gmm,
     ):
-        parameter = torch.nn.Parameter(torch.empty(10**6, dtype=dtype, device="cuda"))
-        optimizer = make([parameter])
-        parameter.grad = torch.empty_like(parameter)
-        before = requested()
-        at_peak = peak(optimizer.step, beyond_results=False)
-        optimizer.step()
-        found[name] = [requested() - before, at_peak]
-        optimizer.zero_grad()
-        found[name].append(parameter.grad is None)
-    flag = torch.zeros(1, dtype=torch.int, device="cuda")
-    tensors = [torch.empty(size, device="cuda") for size in (100, 7)]
-    norm, norms = multi_tensor_applier(amp_C.multi_tensor_l2norm, flag, [tensors], True)
-    multi_tensor_applier(amp_C.multi_tensor_scale, flag, [tensors, tensors], 0.5)
-    found["norms"] = [list(norm.shape), list(norms.shape)]
-    try:
-        multi_tensor_applier(amp_C.multi_tensor_scale, flag, [tensors], 0.5)
-    except RuntimeError as error:
-        found["refused"] = str(error)
-    return found
+        try:
+            function()
+        except RehearsalGap as error:
+            refused.append(error.operation)
+    return refused
 
 
 def kernels_on_the_clock(rank: VirtualRank) -> dict[str, list[float]]:
-    """Bytes that kernels of stand-ins go through, or sides of their products, as the clock is told."""
+    """Bytes that kernels of stand-ins move, by kernel, as the clock receives them."""
     from types import SimpleNamespace
 
-    import amp_C
-    import fused_weight_gradient_mlp_cuda
     import rotary_emb
     import torch
     from apex.normalization import FusedRMSNorm
+    from apex.optimizers import FusedAdam
 
     from zerokit.rehearsal.context import rank_context
     from zerokit.rehearsal.timing.rank_time import Timing
 
-    told: dict[str, list[float]] = {}
-    clock = SimpleNamespace(
-        kernel=lambda name, moved: told.setdefault(name, []).append(moved),
-        product=lambda name, *sides: told.setdefault(name, []).extend(sides),
-    )
+    moved_by: dict[str, list[float]] = {}
+    clock = SimpleNamespace(kernel=lambda name, moved: moved_by.setdefault(name, []).append(moved))
     rank_context().state(Timing).time = clock  # type: ignore[assignment]
-    flag = torch.zeros(1, dtype=torch.int, device="cuda")
-    lists = [[torch.empty(1000, device="cuda")] for _ in range(4)]
-    amp_C.multi_tensor_adam(65536, flag, lists, 1e-3, 0.9, 0.999, 1e-8, 1, 1, 1, 0.0)
+    weight = torch.nn.Parameter(torch.empty(1000, device="cuda"))
+    weight.grad = torch.empty_like(weight)
+    FusedAdam([weight]).step()
     halves = [torch.empty((10, 2, 32), device="cuda") for _ in range(4)]
     angles = [torch.empty((10, 1, 32), device="cuda") for _ in range(2)]
     rotary_emb.apply_rotary(*halves[:2], *angles, *halves[2:], False)
     FusedRMSNorm(64).cuda()(torch.empty((10, 64), device="cuda"))
-    x, grad = (torch.empty((2, 5, width), dtype=torch.bfloat16, device="cuda") for width in (64, 32))
-    total = torch.empty((32, 64), device="cuda")
-    before, flops = requested(), rank.backend.flops
-    fused_weight_gradient_mlp_cuda.wgrad_gemm_accum_fp32(x, grad, total)
-    told["of wgrad_gemm_accum"] = [requested() - before, rank.backend.flops - flops]
-    try:
-        fused_weight_gradient_mlp_cuda.wgrad_gemm_accum_fp16(x, grad, total)
-    except RuntimeError as error:
-        told[str(error)] = []
-    return told
+    return moved_by
 
 
 # ---- the tests
@@ -276,22 +220,6 @@ def test_norms_and_losses_of_flash_attentions_csrc_allocate_what_the_compiled_on
     assert placed == "x2 must be on CUDA"
 
 
-def test_grouped_products_keep_rows_weights_and_the_order_alone() -> None:
-    found = answer(grouped_products)
-    rows = 96 * 2
-    assert found["order"] == rows * 64 * 2 + rows * 4 + 5 * rows * 4  # and one workspace
-    assert found["product"] == rows * 128 * 2
-    assert found["sum"] == 96 * 128 * 2
-    assert found["flops"] == 2 * rows * 64 * 128
-    assert found["all flops"] == 3 * found["flops"]
-    assert found["gradients"] == [[96, 64], [4, 64, 128], [96, 2]]
-    assert found["left"] == 2 * (96 * 64 + 4 * 64 * 128) + 4 * rows
-    assert found["transposed"] == [rows, 128]
-    assert found["version"] == "1.1.4.post8"
-    assert all("batch_sizes must be" in line for line in found["refused"])
-    assert len(found["refused"]) == 2
-
-
 def test_norms_of_apex_keep_what_apex_keeps() -> None:
     found = answer(apex_norms)
     rows, numbers, parts = 1000, 1000 * 256, 16 * 256 * 4
@@ -308,25 +236,23 @@ def test_norms_of_apex_keep_what_apex_keeps() -> None:
     assert found["on the host"] == [2, 8]
 
 
-def test_optimizers_of_apex_have_its_states() -> None:
-    found = answer(apex_optimizers)
+def test_adam_of_apex_has_its_states_in_float32() -> None:
+    found = answer(apex_adam)
     numbers = 10**6
-    assert found["adam"] == [2 * numbers * 4, 2 * numbers * 4 + numbers * 2, True]
-    assert found["lamb"][0] == 2 * numbers * 2
-    assert found["sgd"] == [numbers * 4, numbers * 4, False]
-    assert found["sgd of another dtype"][0] == 0
-    assert found["norms"] == [[1], [2]]
-    assert "expected 2 lists" in found["refused"]
+    assert found == {"kept": 2 * numbers * 4, "at peak": 2 * numbers * 4 + numbers * 2, "is freed": True}
+
+
+def test_functions_of_modules_without_kernels_are_refused_when_they_are_called() -> None:
+    assert answer(functions_refused_when_called) == [
+        "amp_C.multi_tensor_l2norm",
+        "fused_weight_gradient_mlp_cuda.wgrad_gemm_accum_fp32",
+        "apex.optimizers.FusedSGD",
+        "grouped_gemm.ops.gmm",
+    ]
 
 
 def test_their_kernels_take_time_on_the_clock() -> None:
-    told = answer(kernels_on_the_clock)
-    assert told["multi_tensor_adam"] == [
-        1000 * 4 * (1 + 2 * 3)
-    ]  # gradients are read, the others written, too
-    assert told["apply_rotary"] == [4 * 10 * 2 * 32 * 4 + 2 * 10 * 32 * 4]
-    assert told["cuApplyLayerNorm"] == [3 * 10 * 64 * 4 + 64 * 4]
-    assert told["wgrad_gemm_accum"] == [32, 64, 10, "bfloat16"]
-    # Weight gradients are added in their place.
-    assert told["of wgrad_gemm_accum"] == [0, 2 * 10 * 64 * 32]
-    assert any("not torch.float32" in name for name in told)
+    moved_by = answer(kernels_on_the_clock)
+    assert moved_by["multi_tensor_adam"] == [1000 * 4 * (1 + 2 * 3)]  # gradients are read, the others written, too
+    assert moved_by["apply_rotary"] == [4 * 10 * 2 * 32 * 4 + 2 * 10 * 32 * 4]
+    assert moved_by["cuApplyLayerNorm"] == [3 * 10 * 64 * 4 + 64 * 4]

@@ -31,16 +31,10 @@ REPORTS = "{ ::zerokit::launched(__func__, a, n); }"
             f"template <int N>  void  k(const float* __restrict__ a, int n = 3) {REPORTS}\n\n",
         ),
         ("__global__ void k(float*, int n, at::Half);", " void k(float*, int n, at::Half);"),
-        (
-            "__global__ void k(float*, A<1, 2> a, int n[2]) {}",
-            f" void k(float*, A<1, 2> a, int n[2]) {REPORTS}",
-        ),
+        ("__global__ void k(float*, A<1, 2> a, int n[2]) {}", f" void k(float*, A<1, 2> a, int n[2]) {REPORTS}"),
         ("k<float, 2><<<dim3(1, 2), f(3), 0, stream>>>(a, b);", "k<float, 2>(a, b);"),
         ("static __device__ int f(int a) { return __ldg(a); }", "static  int f(int a) { __builtin_trap(); }"),
-        (
-            "__device__ A operator()(int a) const { return a; }",
-            " A operator()(int a) const { __builtin_trap(); }",
-        ),
+        ("__device__ A operator()(int a) const { return a; }", " A operator()(int a) const { __builtin_trap(); }"),
         ("__host__ __device__ int f(int a) { return a; }", "  int f(int a) { return a; }"),
         ("__host__ int f(); __constant__ float c[4] = {1, 2};", " int f();  float c[4] = {1, 2};"),
         ("__device__ constexpr int f(int a) { return a; }", " constexpr int f(int a) { return a; }"),
@@ -66,9 +60,7 @@ def test_lines_stay_and_headers_of_the_project_are_rewritten_too(tmp_path: Path)
     (project / "include").mkdir(parents=True)
     (project / "include" / "k.cuh").write_text("#include <cuda_fp16.h>\n__global__ void k();\n")
     source = project / "k.cu"
-    source.write_text(
-        "#include <cuda.h>\n#include <k.cuh>\n#include <vector>\n__global__ void k() {\n}\nint x;\n"
-    )
+    source.write_text("#include <cuda.h>\n#include <k.cuh>\n#include <vector>\n__global__ void k() {\n}\nint x;\n")
     copy = Rewriter(copies, [project / "include"]).copy(source, "#define N 2\n")
     first, line, cuda, own, standard, _, _, last = copy.read_text().splitlines()
     assert (first, line) == ("#define N 2", f'#line 1 "{source}"')
@@ -125,9 +117,7 @@ def test_an_extension_allocates_as_on_a_gpu(tmp_path: Path) -> None:
         done.err.splitlines()
     )  # MiB: its scratch and its result
     (said,) = (line for line in report["warnings"] if "CUDA kernels" in line)
-    assert said.endswith(
-        "integers too (count), which no size should rest on: square_backward, count, square, times"
-    )
+    assert said.endswith("integers too (count), which no size should rest on: square_backward, count, square, times")
 
 
 @pytest.mark.rehearsal

@@ -45,13 +45,7 @@ def test_what_is_uncertain_of_a_card_is_a_caveat() -> None:
 
 
 def test_a_card_of_a_file_is_an_h100_where_it_says_nothing(tmp_path: Path) -> None:
-    card = {
-        "name": "X1",
-        "nominal_gb": 64,
-        "memory_mib": 65000,
-        "bandwidth_gb_s": 3000,
-        "tflops": {"bf16": 500},
-    }
+    card = {"name": "X1", "nominal_gb": 64, "memory_mib": 65000, "bandwidth_gb_s": 3000, "tflops": {"bf16": 500}}
     file = tmp_path / "x1.json"
     file.write_text(json.dumps({"gpu": card | {"multiprocessors": 100}}), encoding="utf-8")
     gpu = read_hardware(file).gpu
@@ -139,9 +133,7 @@ def test_a_gpu_that_the_node_does_not_have_fails_as_on_the_cluster(tmp_path: Pat
 
 
 def test_a_gpu_that_is_another_ranks_is_named_with_its_line(tmp_path: Path) -> None:
-    (warning,) = rehearse(*_OPTIONS, SCRIPTS / "one_device_for_all.py", cwd=tmp_path, forked=True).report[
-        "warnings"
-    ]
+    (warning,) = rehearse(*_OPTIONS, SCRIPTS / "one_device_for_all.py", cwd=tmp_path, forked=True).report["warnings"]
     assert "one_device_for_all.py:9" in warning
     assert "rank 15 uses cuda:0, the GPU of another rank, 1 times" in warning
     assert "its own, cuda:7" in warning

@@ -29,8 +29,7 @@ def together(folder: Path, *ranks: Callable[[Exchange], Any], num_gpus: int = 4)
     numbers = [0, *range(num_gpus - len(ranks) + 1, num_gpus)]
     with ThreadPoolExecutor(len(ranks)) as pool:
         running = [
-            pool.submit(rank, Exchange(folder, number, num_gpus))
-            for rank, number in zip(ranks, numbers, strict=True)
+            pool.submit(rank, Exchange(folder, number, num_gpus)) for rank, number in zip(ranks, numbers, strict=True)
         ]
         return [one.result(PATIENCE) for one in running]
 
@@ -55,9 +54,7 @@ def test_what_is_told_for_others_is_counted_unless_it_is_the_own(tmp_path: Path)
 
 
 def test_a_group_hears_what_the_like_of_its_ranks_say_in_theirs(tmp_path: Path) -> None:
-    Journal(tmp_path, 0).write(
-        "groups.2", payload=json.dumps([("a", "pipeline", ranks) for ranks in STAGES]).encode()
-    )
+    Journal(tmp_path, 0).write("groups.2", payload=json.dumps([("a", "pipeline", ranks) for ranks in STAGES]).encode())
     assert RoleWatch(tmp_path, 4).update_roles() == (0, 3)
 
     def sums(own: Exchange) -> Any:
@@ -225,9 +222,7 @@ def test_groups_of_the_same_ranks_have_an_order_each(tmp_path: Path) -> None:
         shared = {}
         for number in numbers if own.rank == 0 else numbers[::-1]:
             own.record_call((0, 1), f"all_reduce of {number}", number=number)
-            shared[number] = own.share(
-                (0, 1), f"all_reduce of {number}", number, number=number, is_async=True
-            )
+            shared[number] = own.share((0, 1), f"all_reduce of {number}", number, number=number, is_async=True)
         own.close(SCRIPT_ENDED)
         return shared
 

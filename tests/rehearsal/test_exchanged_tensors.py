@@ -143,9 +143,7 @@ def alone(rank: int, size: int, traffic: Any) -> VirtualProcessGroup:
 @pytest.mark.parametrize(
     ("shape", "together"), [((), False), ((2,), False), ((1, 3), False), ((20, 5), True), ((4, 1024), True)]
 )
-def test_layers_that_add_up_activations_are_told_from_figures_to_print(
-    shape: tuple[int, ...], together: bool
-) -> None:
+def test_layers_that_add_up_activations_are_told_from_figures_to_print(shape: tuple[int, ...], together: bool) -> None:
     traffic = Traffic(mock.Mock(phase="between", event_count=lambda: 0))
     alone(0, 8, traffic)._note("all_reduce", [torch.empty(shape)])
     assert train_together(traffic.calls) == together

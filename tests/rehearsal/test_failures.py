@@ -121,9 +121,7 @@ def _reads_back(name: str) -> None:
             "needs libsndfile.so, a library of the system",
         ),
         (
-            lambda: _handled(
-                RuntimeError("None loads:\nlibavutil.so.56: cannot open shared object file: no")
-            ),
+            lambda: _handled(RuntimeError("None loads:\nlibavutil.so.56: cannot open shared object file: no")),
             "needs libavutil.so.56, a library of the system",
         ),
         (lambda: _handled(URLError(OSError(-2, "Name or service not known"))), "asks the network"),
@@ -143,9 +141,7 @@ def _reads_back(name: str) -> None:
         (lambda: _done_without(RehearsalGap("aten::bincount"), from_none=True), "aten::bincount"),
     ],
 )
-def test_a_failure_that_a_stand_in_takes_part_in_is_a_limit(
-    call: Callable[[], Any], said: str | None
-) -> None:
+def test_a_failure_that_a_stand_in_takes_part_in_is_a_limit(call: Callable[[], Any], said: str | None) -> None:
     limit = limit_of(_fails(call), LEFT_OUT)
     if said is None:
         assert limit is None
@@ -182,10 +178,7 @@ def test_a_module_that_a_stand_in_lacks_is_a_limit_and_one_that_is_missing_is_no
         ("import email.no_such", f"imports what Python {python} does not have (ModuleNotFoundError: "),
         ("from email import no_such", f"imports what Python {python} does not have (ImportError: "),
         ("raise ImportError('x needs y 2')", "needs what this environment does not have (ImportError: "),
-        (
-            "import torch.no_such",
-            f"imports what torch {torch.__version__} does not have (ModuleNotFoundError: ",
-        ),
+        ("import torch.no_such", f"imports what torch {torch.__version__} does not have (ModuleNotFoundError: "),
         ("from torch import no_such", f"imports what torch {torch.__version__} does not have (ImportError: "),
         ("import tests.no_such", None),
         ("from tests import no_such", None),
@@ -195,9 +188,7 @@ def test_a_module_that_a_stand_in_lacks_is_a_limit_and_one_that_is_missing_is_no
 
 
 @pytest.fixture
-def installed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., ZerokitError | None]]:
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ZerokitError | None]]:
     """Has files be installed packages, and tells what is said of an import."""
     before = set(sys.modules)
     packages = tmp_path / "site-packages"
@@ -284,9 +275,7 @@ def test_a_package_that_is_missing_behind_others_is_named(
     }
     files[f"lazy{len(kinds)}"] = "def load(): import no_such_package"
     limit = installed("import lazy0; lazy0.load()", **files)
-    assert "is not installed in this environment (ModuleNotFoundError: No module named 'no_such_" in str(
-        limit
-    )
+    assert "is not installed in this environment (ModuleNotFoundError: No module named 'no_such_" in str(limit)
 
 
 @pytest.mark.parametrize(
@@ -390,9 +379,7 @@ def test_the_hint_for_no_sync_asks_for_nothing_that_is_done() -> None:
 
 def test_what_the_compiler_finds_in_place_of_torchs_own_is_not_the_scripts_failure() -> None:
     own = "zerokit.rehearsal.stand_ins.virtual_process_group.VirtualProcessGroup"
-    limit = limit_of(
-        RuntimeError(f"UnsafeScriptObjectError\n  context: value=<{own} object at 0x7f>, attr=_run")
-    )
+    limit = limit_of(RuntimeError(f"UnsafeScriptObjectError\n  context: value=<{own} object at 0x7f>, attr=_run"))
     assert limit is not None
     assert f"torch.compile cannot trace {own}, which the rehearsal has" in str(limit)
 
@@ -461,10 +448,7 @@ def test_a_repository_that_is_not_here_is_named_with_its_file_however_it_is_load
 @pytest.mark.parametrize(
     ("path", "where"),
     [
-        (
-            "/usr/lib/python3/site-packages/models/load.py",
-            r"models/load\.py:2 \(called from .*test_failures\.py:",
-        ),
+        ("/usr/lib/python3/site-packages/models/load.py", r"models/load\.py:2 \(called from .*test_failures\.py:"),
         ("/home/me/torch/zerokit/train.py", r"/home/me/torch/zerokit/train\.py:2$"),  # the user's own
     ],
 )

@@ -37,12 +37,7 @@ def _calls() -> Iterator[tuple[str, Call]]:
     """Large inputs, for which nothing is computed: plain ones, and those that must go the usual way."""
     import torch
 
-    shapes = [
-        ((4, 128, 1024), (1024,)),
-        ((64, 32, 64), (32, 64)),
-        ((40000,), (40000,)),
-        ((1, 1, 65536), (65536,)),
-    ]
+    shapes = [((4, 128, 1024), (1024,)), ((64, 32, 64), (32, 64)), ((40000,), (40000,)), ((1, 1, 65536), (65536,))]
     dtypes = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
     for (shape, normalized), dtype in itertools.product(shapes, dtypes):
         for has_weight, transposed in itertools.product((True, False), (True, False)):

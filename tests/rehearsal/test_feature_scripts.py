@@ -49,9 +49,7 @@ def test_device_map_auto_on_one_gpu(tmp_path: Path) -> None:
 
 
 @REST
-def test_device_map_auto_on_several_gpus_is_refused(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_device_map_auto_on_several_gpus_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     job = job_of("features_placement.py", ("auto",), tmp_path / "rank-0.npz")
     with Worker(job, Output.SHOWN) as worker, pytest.raises(ZerokitError) as caught:
         worker.result(None)
@@ -119,9 +117,7 @@ def test_triton_kernels_take_no_memory_and_are_named(runs: FeatureRuns) -> None:
     printed = dict(line.split(" ", 1) for line in reversed(runs.printed("triton_kernels.py").splitlines()))
     results = 4096 * 1024 * 4
     first, later = (
-        int(line.split()[1])
-        for line in runs.printed("triton_kernels.py").splitlines()
-        if line.startswith("peak")
+        int(line.split()[1]) for line in runs.printed("triton_kernels.py").splitlines() if line.startswith("peak")
     )
     # Measuring clears the L2 cache with a buffer of 256 MiB, once the first launch has restored its output.
     assert (first, later) == (results + 256 * 2**20, results)
@@ -166,9 +162,7 @@ def test_an_operator_that_calls_cuda_is_sized_by_its_fake_implementation(runs: F
     assert "outside::loaded" in loaded
     with pytest.raises(AssertionError, match="exit code 2") as stopped:
         runs.run("custom_operators.py", "unsized")
-    assert "custom_operators.py:18: the rehearsal cannot stand in for what calls libcudart" in str(
-        stopped.value
-    )
+    assert "custom_operators.py:18: the rehearsal cannot stand in for what calls libcudart" in str(stopped.value)
 
 
 def test_of_boxes_without_values_all_are_kept(runs: FeatureRuns) -> None:

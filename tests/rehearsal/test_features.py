@@ -160,9 +160,7 @@ def test_hpz_keeps_a_second_partition(runs: FeatureRuns) -> None:
     more = report.device.peak_bytes - usual.device.peak_bytes
     assert more == pytest.approx(2 * PARAMETERS / GPUS_PER_NODE, rel=0.05)
     # The backward pass gathers inside the node.
-    backward = [
-        call for call in report.communication if call.phase == "backward" and "gather" in call.collective
-    ]
+    backward = [call for call in report.communication if call.phase == "backward" and "gather" in call.collective]
     assert {call.group_size for call in backward} == {GPUS_PER_NODE}
 
 
@@ -194,8 +192,7 @@ def test_accumulation_sends_once_at_stage_1_and_always_at_stage_2(runs: FeatureR
     for stage in (1, 2):
         once, often = train(runs, f"--stage {stage}"), train(runs, f"--stage {stage} --accumulation 4")
         reductions = [
-            sum(sent(report, name) for name in ("reduce", "all_reduce", "reduce_scatter"))
-            for report in (once, often)
+            sum(sent(report, name) for name in ("reduce", "all_reduce", "reduce_scatter")) for report in (once, often)
         ]
         bytes_by_stage[stage] = reductions[1] / reductions[0]
         assert often.steps == 2
@@ -221,9 +218,7 @@ def test_deepspeed_checkpointing_to_the_host(runs: FeatureRuns) -> None:
     on_host = train(runs, "--stage 2 --checkpointing deepspeed_cpu")
     hidden = 2 * MICRO_BATCH * SEQUENCE * HIDDEN
     # DeepSpeed leaves the last layer's input where it is (checkpointing.py, keep_last_count).
-    assert on_host.host.pinned_bytes - on_gpu.host.pinned_bytes == pytest.approx(
-        (LAYERS - 1) * hidden, rel=NEAR
-    )
+    assert on_host.host.pinned_bytes - on_gpu.host.pinned_bytes == pytest.approx((LAYERS - 1) * hidden, rel=NEAR)
     assert on_host.device.peak_bytes < on_gpu.device.peak_bytes
     torchs = train(runs, "--stage 2 --checkpointing reentrant")
     assert on_gpu.device.peak_bytes == pytest.approx(torchs.device.peak_bytes, rel=NEAR)
@@ -270,19 +265,11 @@ def test_ulysses_splits_the_sequence(runs: FeatureRuns, stage: int) -> None:
 
 @pytest.mark.parametrize(
     ("optimizer", "elements"),
-    [
-        ("torch_fused", 12),
-        ("torch_foreach", 12),
-        ("Lion", 8),
-        pytest.param("Lamb", 12, marks=REST),
-        ("Adagrad", 8),
-    ],
+    [("torch_fused", 12), ("torch_foreach", 12), ("Lion", 8), pytest.param("Lamb", 12, marks=REST), ("Adagrad", 8)],
 )
 def test_optimizer_states(runs: FeatureRuns, optimizer: str, elements: int) -> None:
     report = train(runs, f"--stage 2 --optimizer {optimizer}")
-    assert report.device.at_peak["optimizer_states"] == pytest.approx(
-        elements * PARAMETERS / NUM_GPUS, rel=NEAR
-    )
+    assert report.device.at_peak["optimizer_states"] == pytest.approx(elements * PARAMETERS / NUM_GPUS, rel=NEAR)
 
 
 def test_foreach_makes_copies_of_everything_at_the_step(runs: FeatureRuns) -> None:
@@ -309,9 +296,7 @@ def test_optimizers_on_the_host(runs: FeatureRuns, optimizer: str, elements: int
     assert least * (1 - NEAR) < report.host.steady_bytes < least + 4 * EMBEDDING
 
 
-@pytest.mark.parametrize(
-    "options", ["--stage 2", pytest.param("--stage 3 --zero reduce_scatter=false", marks=REST)]
-)
+@pytest.mark.parametrize("options", ["--stage 2", pytest.param("--stage 3 --zero reduce_scatter=false", marks=REST)])
 def test_muon_has_one_state_less_for_matrices(runs: FeatureRuns, options: str) -> None:
     report = train(runs, f"{options} --optimizer Muon")
     states = report.device.at_peak["optimizer_states"]

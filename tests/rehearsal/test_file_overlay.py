@@ -44,9 +44,7 @@ def _state(folder: Path) -> list[tuple[str, int, int, str]]:
     state = []
     for path in sorted(folder.rglob("*")):
         found = path.lstat()
-        content = (
-            str(path.readlink()) if path.is_symlink() else path.read_text("latin-1") if path.is_file() else ""
-        )
+        content = str(path.readlink()) if path.is_symlink() else path.read_text("latin-1") if path.is_file() else ""
         state.append((str(path.relative_to(folder)), found.st_mode, found.st_mtime_ns, content))
     return state
 
@@ -94,8 +92,7 @@ def test_the_files_of_a_person_are_as_they_were(tmp_path: Path, monkeypatch: pyt
         "rust 28",
         "c++ 8",
         "rows [(1,), (2,)]",
-        "seen array.bin data.old log.txt runs runs.db "
-        "runs/best.txt runs/ids.parquet runs/ids.safetensors runs/new",
+        "seen array.bin data.old log.txt runs runs.db runs/best.txt runs/ids.parquet runs/ids.safetensors runs/new",
     ):
         assert line in rehearsed.err
     written = ["array.bin", "data.old", "log.txt", "runs.db"]
@@ -128,9 +125,7 @@ def _ways() -> list[str]:
     return re.findall(r'^@way\ndef (\w+)|^    "(\w+)": f?"/', text, re.MULTILINE)
 
 
-def test_files_are_the_same_by_whatever_name_they_are_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_the_same_by_whatever_name_they_are_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     work, temporary = tmp_path / "work", tmp_path / "temporary"
     for folder in (work, temporary):
         folder.mkdir()
@@ -157,9 +152,7 @@ def test_files_are_the_same_by_whatever_name_they_are_changed(
         "flags_of_inode": "ENOTSUP",
         "truncated": "pre",
         "reopened_and_mapped": "changeds",
-        **dict.fromkeys(
-            ("new_entries", "attributes", "attributes_without_a_path", "without_a_name"), "precious"
-        ),
+        **dict.fromkeys(("new_entries", "attributes", "attributes_without_a_path", "without_a_name"), "precious"),
         **dict.fromkeys(("linked_before", "attributes_linked_before"), "precious"),
     }
     copied = {"linked_into_temporary", "linked_by_descriptor", "linked_without_a_path", "linked_beside"}
@@ -184,9 +177,7 @@ def test_hard_links_of_the_script_s_own_in_a_temporary_folder_are_one_file(
         assert _python(overlay, work, "-c", link, temporary).strip() == "x"
 
 
-def test_python_keeps_what_it_compiles_of_installed_packages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_python_keeps_what_it_compiles_of_installed_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site, work = tmp_path / "site-packages", tmp_path / "work"
     for folder in (site, work):
         folder.mkdir()

@@ -33,19 +33,13 @@ from zerokit.rehearsal.stand_ins import (
     flash_attention_layers,
     flash_attention_rotary,
 )
-from zerokit.rehearsal.stand_ins.flash_attention import FLASH_ATTN
 from zerokit.rehearsal.stand_ins.flash_attention_calls import Call
+from zerokit.rehearsal.stand_ins.packages import known_packages
 from zerokit.rehearsal.timing import operators
 
 
 def test_transformers_finds_all_flash_attn_packages() -> None:
-    assert answer(flash_attn_found) == {
-        "2": True,
-        "3": True,
-        "4": True,
-        "version": "2.8.3",
-        "package": "flash_attn",
-    }
+    assert answer(flash_attn_found) == {"2": True, "3": True, "4": True, "version": "2.8.3", "package": "flash_attn"}
 
 
 def _with_path(folder: Path) -> tuple[tuple[str, str]]:
@@ -72,9 +66,7 @@ def has_kernel(repo_id):
 
 
 @pytest.mark.parametrize("version", ["0.11.7", "0.16.0"])
-def test_flash_attention_of_the_hub_is_stood_in_for_and_other_kernels_are_named(
-    tmp_path: Path, version: str
-) -> None:
+def test_flash_attention_of_the_hub_is_stood_in_for_and_other_kernels_are_named(tmp_path: Path, version: str) -> None:
     (tmp_path / "kernels.py").write_text(_HUB.format(version=version), encoding="utf-8")
     found = answer(hub_kernels, environment=_with_path(tmp_path))
     assert found["2"] == found["3"] == found["sinks"] == [1, 256, 4, 128]
@@ -85,7 +77,7 @@ def test_flash_attention_of_the_hub_is_stood_in_for_and_other_kernels_are_named(
     unnamed = "flash_attn3" if version == "0.11.7" else "no kernels-community/flash-attn3 for this machine"
     assert found["kernels-community/flash-attn3"] == unnamed
     assert "stand-in is not like what it stands for" in found["limit"]
-    said, looked_for, called = found["said"]
+    looked_for, called, said = found["said"]
     assert said.startswith("the Hub's kernel someone/relu could not be loaded here (OSError: no someone/relu")
     module = "the Hub's kernel may have flash_attention_3.flash_attn_interface"
     assert not found["lacks"]
@@ -225,14 +217,10 @@ def test_torch_s_own_calls_are_timed_by_the_same_rule() -> None:
 def test_rows_of_a_group_are_gathered_and_their_gradient_scattered(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in flash_attn.utils.distributed, for two ranks that hold the same."""
     layers = flash_attention_layers
-    assert layers.__name__.endswith(FLASH_ATTN.modules["flash_attn.utils.distributed"])
+    assert layers.__name__.endswith(known_packages()[0].modules["flash_attn.utils.distributed"])
     monkeypatch.setattr(layers.dist, "get_world_size", lambda group: 2)
-    monkeypatch.setattr(
-        layers.dist, "all_gather_into_tensor", lambda whole, x, group: whole.copy_(torch.cat([x, x]))
-    )
-    monkeypatch.setattr(
-        layers.dist, "reduce_scatter_tensor", lambda part, x, group: part.copy_(x.chunk(2)[0] * 2)
-    )
+    monkeypatch.setattr(layers.dist, "all_gather_into_tensor", lambda whole, x, group: whole.copy_(torch.cat([x, x])))
+    monkeypatch.setattr(layers.dist, "reduce_scatter_tensor", lambda part, x, group: part.copy_(x.chunk(2)[0] * 2))
     x = torch.ones(2, 3, requires_grad=True)
     whole = layers.all_gather(x, None)
     assert whole.shape == (4, 3)
@@ -242,7 +230,7 @@ def test_rows_of_a_group_are_gathered_and_their_gradient_scattered(monkeypatch: 
 
 
 def test_rotary_embeddings_are_turned_in_place_beside_a_table_of_angles() -> None:
-    assert flash_attention_rotary.__name__.endswith(FLASH_ATTN.modules["flash_attn.layers.rotary"])
+    assert flash_attention_rotary.__name__.endswith(known_packages()[0].modules["flash_attn.layers.rotary"])
     rotary = flash_attention_rotary.RotaryEmbedding(dim=8, base=1e4, interleaved=False)
     weight = torch.ones(1, requires_grad=True)
     qkv = torch.ones(2, 5, 3, 4, 8, dtype=torch.bfloat16) * weight.bfloat16()

@@ -13,11 +13,11 @@ import torch
 
 from zerokit.rehearsal.context import begin_rank, rank_context
 from zerokit.rehearsal.errors import RehearsalGap
-from zerokit.rehearsal.stand_ins.flash_attention import FLASH_ATTN
 from zerokit.rehearsal.stand_ins.package_imports import Packages, _Finder
+from zerokit.rehearsal.stand_ins.packages import known_packages
 from zerokit.rehearsal.worker.failures import limit_of
 
-NEWEST = FLASH_ATTN.newest
+NEWEST = known_packages()[0].newest
 
 
 @pytest.fixture
@@ -45,14 +45,10 @@ def _imported(packages: Packages, version: str, name: str = "flash_attn") -> Mod
     [
         ("2.2.5", "q k v dropout_p softmax_scale causal return_attn_probs"),
         ("2.3.6", "q k v dropout_p softmax_scale causal window_size return_attn_probs"),
-        (
-            "2.5.8",
-            "q k v dropout_p softmax_scale causal window_size alibi_slopes deterministic return_attn_probs",
-        ),
+        ("2.5.8", "q k v dropout_p softmax_scale causal window_size alibi_slopes deterministic return_attn_probs"),
         (
             NEWEST,
-            "q k v dropout_p softmax_scale causal window_size softcap alibi_slopes deterministic "
-            "return_attn_probs",
+            "q k v dropout_p softmax_scale causal window_size softcap alibi_slopes deterministic return_attn_probs",
         ),
     ],
 )
@@ -113,8 +109,7 @@ def _imports_another_name(padding: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(
-    "fail",
-    [_unpacks_four, _unpacks_later, _gives_another_parameter, _asks_for_another_name, _imports_another_name],
+    "fail", [_unpacks_four, _unpacks_later, _gives_another_parameter, _asks_for_another_name, _imports_another_name]
 )
 def test_what_fails_at_the_stand_in_is_told_with_its_release(packages: Packages, fail: object) -> None:
     padding = _imported(packages, NEWEST, "flash_attn.bert_padding")

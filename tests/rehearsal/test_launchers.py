@@ -121,9 +121,7 @@ def test_words_of_accelerate_launch_go_to_it(tmp_path: Path) -> None:
         ("--mixed_precision 'bf16", "--accelerate-arguments --mixed_precision 'bf16: No closing quotation"),
     ],
 )
-def test_words_that_accelerate_launch_does_not_know_are_one_line(
-    tmp_path: Path, words: str, line: str
-) -> None:
+def test_words_that_accelerate_launch_does_not_know_are_one_line(tmp_path: Path, words: str, line: str) -> None:
     rehearsed = launched(tmp_path, "--accelerate-arguments", words)
     assert rehearsed.code == 2
     assert f"zerokit: error: {line}" in rehearsed.err
@@ -145,12 +143,7 @@ LAUNCH = "accelerate launch --no"
     ],
 )
 def test_what_accelerate_launch_refuses_is_told_of_what_it_was_given(
-    file: str | None,
-    words: list[str],
-    raised: BaseException,
-    where: str,
-    fix: str,
-    monkeypatch: pytest.MonkeyPatch,
+    file: str | None, words: list[str], raised: BaseException, where: str, fix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launchers, "_accelerate_environment", mock.Mock(side_effect=raised))
     asked = job(launcher="accelerate", accelerate_config=file, accelerate_arguments=words)
@@ -178,7 +171,7 @@ def test_an_accelerate_config_that_is_none_is_one_line(tmp_path: Path) -> None:
 
 def test_what_no_rehearsal_can_run_is_named(tmp_path: Path) -> None:
     words = ("--num-gpus", 2, "--rank", 0, SCRIPTS / "broken.py", "cpu_only_op")
-    rehearsed = rehearse(*words, cwd=tmp_path)
+    rehearsed = rehearse(*words, cwd=tmp_path, forked=True)
     assert rehearsed.code == 2
     line = "NotImplementedError: Could not run 'broken::host_clip' with arguments from the 'CUDA' backend."
     assert line in rehearsed.err
@@ -216,9 +209,7 @@ def test_what_no_rehearsal_can_run_is_named(tmp_path: Path) -> None:
         (None, None),
     ],
 )
-def test_launchers_are_known_by_their_programs_and_modules(
-    command: Any, expected: LauncherCommand | None
-) -> None:
+def test_launchers_are_known_by_their_programs_and_modules(command: Any, expected: LauncherCommand | None) -> None:
     assert launcher_command(command) == expected
 
 

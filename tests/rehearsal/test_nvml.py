@@ -59,8 +59,8 @@ def test_a_script_that_needs_the_package_is_told_where_it_is_not_installed(
 ) -> None:
     monkeypatch.setattr(nvml, "NAME", "json" if installed else "no_such_package")
     exec(compile("nvml.nvmlInit()", os.__file__, "exec"), {"nvml": pynvml})  # a library, which does without
-    assert rank_context().state(nvml.NvmlUse).warnings() == []
+    assert rank_context().warnings() == []
     pynvml.nvmlInit()
-    said = rank_context().state(nvml.NvmlUse).warnings()
+    said = rank_context().warnings()
     assert len(said) == (not installed)
     assert all("test_nvml.py" in line and "is not installed here" in line for line in said)

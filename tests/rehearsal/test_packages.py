@@ -112,12 +112,12 @@ def test_a_script_needs_what_it_imports_and_does_not_do_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, line: int | None
 ) -> None:
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, _Finder({"apex"})])
-    packages = begin_rank().state(Packages)
+    context = begin_rank()
     script = tmp_path / "train.py"
     script.write_text(text, encoding="utf-8")
     exec(compile(text, str(script), "exec"), {"contextlib": contextlib})
     sys.modules.pop("apex", None)
-    (said,) = packages.warnings() or [""]
+    (said,) = context.warnings() or [""]
     if line is None:
         assert "if the cluster has it, add --has apex" in said
     else:
@@ -175,10 +175,6 @@ def test_a_script_trains_with_what_it_imports_and_goes_without_what_it_catches(t
     words = ("--num-gpus", 1, "--has", "flash-attn==2.6.3", "--no-advise", "--format", "json", "train.py")
     rehearsed = rehearse(*words, cwd=tmp_path)
     assert rehearsed.code == 0, rehearsed.err
-    taken, without = [line for line in rehearsed.report["warnings"] if "stood in for" in line]
-    assert taken.startswith(
-        "apex 0.1 is not installed here and was stood in for, since train.py:10 imports it"
-    )
-    assert without.startswith(
-        "nv-grouped-gemm is not installed here, and the script goes on without (train.py:7)"
-    )
+    without, taken = [line for line in rehearsed.report["warnings"] if "stood in for" in line]
+    assert taken.startswith("apex 0.1 is not installed here and was stood in for, since train.py:10 imports it")
+    assert without.startswith("nv-grouped-gemm is not installed here, and the script goes on without (train.py:7)")

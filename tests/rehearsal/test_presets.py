@@ -59,12 +59,7 @@ def rehearsed(inputs: Path) -> Any:
         before = nvme.stat() if nvme.exists() else None
         done = rehearse(
             *("--num-gpus", NUM_GPUS, "--no-advise", "--format", "json", SCRIPTS / "trainer_like.py"),
-            *(
-                inputs / "model",
-                inputs / "data" / "text",
-                REPOSITORY / "ds_configs" / f"{preset}.json",
-                output,
-            ),
+            *(inputs / "model", inputs / "data" / "text", REPOSITORY / "ds_configs" / f"{preset}.json", output),
             cwd=inputs,
             forked=preset != "zero3_nvme",  # which would write there, but for the overlay
         )

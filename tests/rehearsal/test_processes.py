@@ -22,7 +22,7 @@ from zerokit.rehearsal.parent import processes as parent_processes
 from zerokit.rehearsal.parent.processes import ExplainedError, Output, Worker, run_workers
 from zerokit.rehearsal.recording import Recording
 from zerokit.rehearsal.watching.watcher import StepEnd
-from zerokit.rehearsal.worker.doing import Doing
+from zerokit.rehearsal.worker.progress import Doing
 
 RECORDING = training()
 
@@ -61,9 +61,7 @@ def test_only_the_first_rank_is_heard(tmp_path: Path, capfd: pytest.CaptureFixtu
     assert capfd.readouterr() == ("", "rank 0\n")
 
 
-def test_a_rank_that_fails_unheard_is_heard_after_all(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_rank_that_fails_unheard_is_heard_after_all(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code = "if job['rank']: print('no such op'); raise SystemExit(2)"
     script = fake_worker.script(tmp_path, code, RECORDING)
     with pytest.raises(ExplainedError):
@@ -109,14 +107,8 @@ def test_a_script_that_fails_is_told_when(tmp_path: Path, steps: int | None, mom
     [
         ("raise SystemExit(77)", "internal error: the rehearsal ended with exit code 77"),
         ("pass", "internal error: the rehearsal ended without a recording"),
-        (
-            "open(job['recording_file'], 'w').write('{}')",
-            "internal error: the rehearsal ended without a recording",
-        ),
-        (
-            "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
-            "killed. This machine may be out of memory",
-        ),
+        ("open(job['recording_file'], 'w').write('{}')", "internal error: the rehearsal ended without a recording"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "killed. This machine may be out of memory"),
         ("import os; os.abort()", r"native code ended the rehearsal \(SIGABRT\), with torch \d.*tested with"),
     ],
 )
@@ -156,16 +148,15 @@ def test_a_rehearsal_that_takes_too_long_says_where_it_stands(tmp_path: Path) ->
     pipe, script = tmp_path / "pipe", tmp_path / "endless.py"
     os.mkfifo(pipe)
     script.write_text(f"import signal\n\nopen({str(pipe)!r}, 'w').close()\nsignal.pause()\n")
-    code = "from zerokit.rehearsal.worker import stacks; stacks.answer(job['recording_file']); import endless"
+    module = "zerokit.rehearsal.worker.progress"
+    code = f"from {module} import answer; answer(job['recording_file']); import endless"
     with Worker(_job(tmp_path, fake_worker.script(tmp_path, code)), Output.DROPPED) as worker:
         pipe.read_text()
         with pytest.raises(ZerokitError, match=rf"allowed: it is at {script}:[34]\. Raise --timeout"):
             worker.result(0.0)  # which is over
 
 
-def test_the_current_folder_does_not_stand_in_for_libraries(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_current_folder_does_not_stand_in_for_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "json.py").write_text("raise SystemExit('the wrong json')")

@@ -86,11 +86,7 @@ def test_groups_of_groups_make_no_further_roles() -> None:
 
 
 def test_there_are_never_more_roles_than_can_be_rehearsed() -> None:
-    for groups in (
-        grid(64, pipeline=64),
-        grid(64, pipeline=8, tensor=4, expert=2),
-        grid(64, pipeline=16, tensor=4),
-    ):
+    for groups in (grid(64, pipeline=64), grid(64, pipeline=8, tensor=4, expert=2), grid(64, pipeline=16, tensor=4)):
         roles = roles_of(64, groups)
         assert len(roles.rehearsed) <= MOST_RANKS
         assert {roles.of_rank[rank] for rank in roles.rehearsed} == set(roles.of_rank)

@@ -66,6 +66,7 @@ def test_the_batch_is_the_one_that_the_loader_then_gives(workers: int) -> None:
     assert loader.num_workers == workers
     (worst,) = found.worst
     assert (found.batches, found.of, found.is_whole, found.problem) == (10, 10, True, None)
+    assert 0 < 9 * (found.batch_seconds or 0) < found.seconds  # the first batch is no part of the mean
     assert (worst.size.shape, worst.size.tokens, str(worst.size)) == ([4, LONGEST], 1600, "4 x 400 tokens")
     # Workers draw numbers of their own; which examples they are given is drawn here.
     same = DataLoader(data, 4, shuffle=True, collate_fn=padded)

@@ -38,15 +38,11 @@ def ended_by(number: signal.Signals, folder: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
-def test_a_signal_leaves_no_folder(
-    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_leaves_no_folder(number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(ended_by(number, tmp_path, monkeypatch).iterdir()) == []
 
 
-def test_what_one_that_was_killed_left_is_removed_by_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_one_that_was_killed_left_is_removed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     temporary = ended_by(signal.SIGKILL, tmp_path, monkeypatch)
     left = list(temporary.iterdir())
     assert len(left) == 1

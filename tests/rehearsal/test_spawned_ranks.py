@@ -103,9 +103,7 @@ def _made() -> Callable[[int], None]:
 def test_a_rank_is_known_by_its_number_and_by_what_it_calls(
     process: Any, is_rank: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        spawned_ranks, "_has_joined", lambda: False
-    )  # as other tests of this process may have
+    monkeypatch.setattr(spawned_ranks, "_has_joined", lambda: False)  # as other tests of this process may have
     assert _is_rank(process, 0) == is_rank
 
 

@@ -75,7 +75,7 @@ def test_without_values_the_ledger_stands_for_the_disk(tmp_path: Path) -> None:
     assert not Path(file).exists()
     ledger = nvme_ledger()
     assert (ledger.file_bytes, ledger.written_bytes, ledger.read_bytes) == ({file: 1024}, 3072, 1024)
-    assert ledger.per_node_bytes(8) == 8192
+    assert ledger.total_bytes == 1024
 
 
 def test_transfers_fail_as_the_compiled_ones_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,7 +111,7 @@ def test_unpinned_memory_is_bounced_until_it_is_waited_for(locked: Locked, tmp_p
 
 
 def test_locked_memory_outlives_its_tensor_and_is_shared_by_the_ops(locked: Locked) -> None:
-    pins, handle = locked.modules["pin_memory"].pin_handle(), locked.modules["gds"].gds_handle()
+    pins, handle = locked.modules["pin_memory"].pin_handle(), locked.modules["async_io"].aio_handle()
     tensor = pins.new_cpu_locked_tensor(100, torch.empty(0, dtype=torch.int16))
     address = tensor.data_ptr()
     assert handle.is_pinned(tensor[10:])

@@ -18,19 +18,10 @@ from tests.rehearsal.commands import SCRIPTS, rehearse
 from zerokit.errors import LaunchError
 from zerokit.rehearsal.native.backend import Backend
 from zerokit.rehearsal.stand_ins import from_pretrained, torch_cuda
-from zerokit.rehearsal.stand_ins.quantizers import fp_quantizer, quantizer
+from zerokit.rehearsal.stand_ins.quantizers import quantizer
 from zerokit.rehearsal.stand_ins.superoffload_process import LockStep
 from zerokit.rehearsal.stand_ins.triton_kernels import kernel_name
 from zerokit.rehearsal.stand_ins.triton_pointers import written_parameters
-
-
-def test_fp_quantizer_scales_are_a_view() -> None:
-    op = fp_quantizer()
-    quantized = torch.zeros(3, 12, dtype=torch.uint8)
-    scales = op.get_scales(quantized, 3)
-    assert scales.shape == (3, 1)
-    quantized[1].view(torch.float32)[0] = 2.5
-    assert scales.view(-1).tolist() == [0.0, 2.5, 0.0]
 
 
 def test_a_wrong_call_of_a_quantizer_names_the_op_and_what_is_missing() -> None:
@@ -55,9 +46,7 @@ class _Unet(torch.nn.Module):
         self.register_to_config = SimpleNamespace
 
     @classmethod
-    def load_config(
-        cls, path: str, *, return_unused_kwargs: bool, **given: Any
-    ) -> tuple[dict[str, int], Any]:
+    def load_config(cls, path: str, *, return_unused_kwargs: bool, **given: Any) -> tuple[dict[str, int], Any]:
         return {"width": len(path)}, given
 
     @classmethod
@@ -70,11 +59,7 @@ def test_a_model_of_diffusers_is_made_of_its_config() -> None:
         return f"read with {', '.join(given)}"
 
     model, told = from_pretrained.build_from_config(
-        read_weights,
-        _Unet,
-        pretrained_model_name_or_path="unet",
-        torch_dtype=torch.float16,
-        output_loading_info=True,
+        read_weights, _Unet, pretrained_model_name_or_path="unet", torch_dtype=torch.float16, output_loading_info=True
     )
     assert (model.norm.weight.dtype, model.out.weight.dtype) == (torch.float32, torch.float16)
     assert (model.out.weight.shape, model.training) == ((4, 4), False)

@@ -38,9 +38,7 @@ def test_data_is_written_and_read_again(rehearsed: Rehearsed, folder: Path) -> N
     assert [path.name for path in folder.iterdir()] == ["weights.safetensors"]
 
 
-def test_weights_are_written_without_values_and_the_report_says_so(
-    rehearsed: Rehearsed, folder: Path
-) -> None:
+def test_weights_are_written_without_values_and_the_report_says_so(rehearsed: Rehearsed, folder: Path) -> None:
     names = ("host_weights.pt", "weights.pt", "opened.pt")
     suppressed = rehearsed.report["suppressed"]
     for name in names:

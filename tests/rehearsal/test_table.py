@@ -165,9 +165,7 @@ def test_advice_and_ranks_are_shown(printed: Any) -> None:
         (12, 1200, "Warning: looked through 12 of 1,200 batches of the data in 5.0 s"),
     ],
 )
-def test_how_far_the_data_was_looked_through_is_said(
-    printed: Any, scanned: int, of: int | None, said: str
-) -> None:
+def test_how_far_the_data_was_looked_through_is_said(printed: Any, scanned: int, of: int | None, said: str) -> None:
     size = BatchSize(shape=[2, 8], unit="tokens", tokens=16, bytes=128)
     found = batches(size, scanned=scanned, of=of)
     text = printed(analyse(training(), job()).model_copy(update={"batches": found}))
@@ -187,13 +185,9 @@ def test_a_report_of_time_ends_with_its_verdict_and_sets_its_tables_apart(
     verdict: Verdict, host: HostFit, of_host: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = timed("all_reduce", launching=0)
-    report = report.model_copy(
-        update={"fit": report.fit.model_copy(update={"verdict": verdict, "host": host})}
-    )
+    report = report.model_copy(update={"fit": report.fit.model_copy(update={"verdict": verdict, "host": host})})
     assert report.time is not None
-    data = DataTime(
-        batch_seconds=0.001, is_in_step=False, batches=4, workers=0, batches_of_step=1, workers_needed=1
-    )
+    data = DataTime(batch_seconds=0.001, is_in_step=False, batches=4, workers=0, batches_of_step=1, workers_needed=1)
     time = report.time.model_copy(update={"tokens_per_second": 1234.0, "data": data})
     console.stdout.cache_clear()
     print_report(report.model_copy(update={"time": time}), details=True)

@@ -120,9 +120,7 @@ def test_the_column_of_the_installed_version_is_its_source() -> None:
         default = surface.keys[path].default
         stated = default_at(path, version)
         assert stated is NO_DEFAULT or stated == default, path
-    assert {
-        path_of(name) for name in TABLE["refused"] if refused_at(path_of(name), version)
-    } == surface.refused
+    assert {path_of(name) for name in TABLE["refused"] if refused_at(path_of(name), version)} == surface.refused
     for path in surface.strict:
         assert refused_at((*path, "no such key"), version)
     names = read_names(ROOT)
@@ -151,9 +149,7 @@ class Watched(dict[str, Any]):
     """A section that notes which keys are looked up."""
 
     def __init__(self, path: KeyPath, seen: set[KeyPath], content: dict[str, Any]) -> None:
-        super().__init__(
-            {k: Watched((*path, k), seen, v) if isinstance(v, dict) else v for k, v in content.items()}
-        )
+        super().__init__({k: Watched((*path, k), seen, v) if isinstance(v, dict) else v for k, v in content.items()})
         self.path, self.seen = path, seen
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -301,9 +297,7 @@ def test_parse_version_says_what_there_is(text: str, line: str) -> None:
     assert str(error.value) == f"--deepspeed-version: {line}"
 
 
-@given(
-    st.one_of(st.text(), st.from_regex(r"\Av?\d{1,3}(\.\d{1,3}){0,4}(\+\w*)?\Z"), st.sampled_from(SUPPORTED))
-)
+@given(st.one_of(st.text(), st.from_regex(r"\Av?\d{1,3}(\.\d{1,3}){0,4}(\+\w*)?\Z"), st.sampled_from(SUPPORTED)))
 def test_any_text_is_a_supported_version_or_one_line(text: str) -> None:
     try:
         version = parse_version(text)

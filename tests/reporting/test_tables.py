@@ -110,11 +110,7 @@ def test_where_stdout_is_no_terminal_nothing_is_folded_and_nothing_is_markup(
 
 def test_aligned_rows_are_one_line_each_and_long_cells_push_only_their_own() -> None:
     rows = [("key", "value", "from"), ("a" * 70, "1", "x"), ("stage", "3", "file, line 12")]
-    assert list(aligned(rows)) == [
-        "key    value  from",
-        f"{'a' * 70}  1      x",
-        "stage  3      file, line 12",
-    ]
+    assert list(aligned(rows)) == ["key    value  from", f"{'a' * 70}  1      x", "stage  3      file, line 12"]
     assert list(aligned([])) == []
 
 

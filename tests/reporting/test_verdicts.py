@@ -4,16 +4,7 @@ import pytest
 
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import find_gpu
-from zerokit.reporting.verdicts import (
-    SHORT,
-    VERDICTS,
-    Verdict,
-    exit_code,
-    host_fit,
-    judge,
-    verdict_line,
-    worst,
-)
+from zerokit.reporting.verdicts import SHORT, VERDICTS, Verdict, exit_code, host_fit, judge, verdict_line, worst
 from zerokit.units import GIB, MIB, format_span
 
 TIGHT = "Tight: needs 53.00 to 61.00 GiB, the card has 58.00 GiB. Each host also needs"
@@ -62,8 +53,7 @@ def test_every_verdict_has_words_and_a_style() -> None:
     assert [line.plain for line in lines] == [
         "Fits: needs 1.00 to 2.00 GiB of 24.00 GiB",
         "Tight: needs 23.00 to 25.00 GiB, the card has 24.00 GiB",
-        "Likely does not fit: needs 23.00 to 27.00 GiB, the card has 24.00 GiB; "
-        "75% of this range is above it",
+        "Likely does not fit: needs 23.00 to 27.00 GiB, the card has 24.00 GiB; 75% of this range is above it",
         "Does not fit: needs 25.00 to 26.00 GiB of 24.00 GiB",
     ]
     assert len({str(line.spans[0].style) for line in lines}) == 3
@@ -73,12 +63,7 @@ def test_every_verdict_has_words_and_a_style() -> None:
 @pytest.mark.parametrize(
     ("cluster", "tensors", "verdict", "words"),
     [
-        (
-            Cluster(2, host_bytes=64 * GIB),
-            170 * GIB,
-            "does not fit",
-            "178.00 GiB of each host's 64.00 GiB, and",
-        ),
+        (Cluster(2, host_bytes=64 * GIB), 170 * GIB, "does not fit", "178.00 GiB of each host's 64.00 GiB, and"),
         (Cluster(2, host_bytes=175 * GIB), 170 * GIB, "tight", "Tight in host memory: needs 170.50"),
         (Cluster(2, host_bytes=256 * GIB), 170 * GIB, "fits", "GiB of 24.00 GiB, and 170.50"),
         (Cluster(4, 8, find_gpu("H100")), 170 * GIB, "fits", "host's 900.00 GiB (a typical cloud node;"),
@@ -87,9 +72,7 @@ def test_every_verdict_has_words_and_a_style() -> None:
         (Cluster(2, gpu=find_gpu("4090")), 16 * GIB, "fits", "Fits: needs 1.00 to 2.00 GiB of 24.00 GiB"),
     ],
 )
-def test_a_run_fits_where_its_host_holds_it(
-    cluster: Cluster, tensors: int, verdict: Verdict, words: str
-) -> None:
+def test_a_run_fits_where_its_host_holds_it(cluster: Cluster, tensors: int, verdict: Verdict, words: str) -> None:
     host = host_fit(cluster, tensors, 0)
     assert host.verdict == verdict
     line = verdict_line(worst("fits", host.verdict), GIB, 2 * GIB, 24 * GIB, host).plain
@@ -110,9 +93,7 @@ def test_a_run_fits_where_its_host_holds_it(
         (None, (70, 80), f"{NOT} 1.00 GiB of each host's NVMe"),
     ],
 )
-def test_the_line_says_which_memory_is_short(
-    host_memory: int | None, needed: tuple[int, int], line: str
-) -> None:
+def test_the_line_says_which_memory_is_short(host_memory: int | None, needed: tuple[int, int], line: str) -> None:
     cluster = Cluster(2, gpu=find_gpu("4090"), host_bytes=host_memory and host_memory * GIB)
     low, high = (size * GIB for size in needed)
     host = host_fit(cluster, 60 * GIB, GIB)

@@ -13,9 +13,10 @@ from unittest.mock import patch
 import deepspeed
 import torch
 import transformers
-from accelerate import Accelerator
-from accelerate.utils import DeepSpeedPlugin, DummyOptim, DummyScheduler
+from accelerate import Accelerator, ParallelismConfig
+from accelerate.utils import DeepSpeedPlugin, DeepSpeedSequenceParallelConfig, DummyOptim, DummyScheduler
 from deepspeed.runtime import config as ds_config
+from deepspeed.runtime.sequence_parallel import ulysses_sp
 from transformers.integrations import deepspeed as integration
 
 from zerokit.resolving.arguments import TRAINER_DEFAULTS, Arguments
@@ -37,6 +38,10 @@ def without_an_engine() -> Iterator[None]:
 
     with (
         patch.object(deepspeed, "initialize", initialize),
+        patch.object(deepspeed, "tp_model_init", lambda model, **options: model),
+        patch("torch.distributed.device_mesh.init_device_mesh"),
+        patch.object(ulysses_sp.UlyssesSPAttentionHF, "register_with_transformers"),
+        patch.object(ulysses_sp, "UlyssesSPDataLoaderAdapter"),
         patch("accelerate.accelerator.map_pytorch_optim_to_deepspeed", lambda optimizer: optimizer),
         patch("accelerate.accelerator.logger", logging.getLogger("accelerate without its state")),
     ):
@@ -44,12 +49,24 @@ def without_an_engine() -> Iterator[None]:
     integration.unset_hf_deepspeed_config()
 
 
-def hand_over(plugin: DeepSpeedPlugin, world_size: int, accumulation: int, *objects: Any) -> dict[str, Any]:
-    """What `Accelerator._prepare_deepspeed` gives to `deepspeed.initialize`: `config_params`, `optimizer`."""
+def hand_over(
+    plugin: DeepSpeedPlugin, world_size: int, accumulation: int, *objects: Any, sequence: int = 1
+) -> dict[str, Any]:
+    """What `Accelerator._prepare_deepspeed` gives to `deepspeed.initialize`: `config_params`, `optimizer`.
+
+    Args:
+        sequence: ranks that share each sequence.
+    """
+    parallelism = None
+    if sequence > 1:
+        parallelism = ParallelismConfig(
+            sp_size=sequence, dp_shard_size=world_size // sequence, sp_handler=DeepSpeedSequenceParallelConfig()
+        )
     accelerator = SimpleNamespace(
         fp8_backend=None,
         deepspeed_plugin=plugin,
-        parallelism_config=None,
+        parallelism_config=parallelism,
+        state=SimpleNamespace(),
         split_batches=False,
         gradient_accumulation_steps=accumulation,
         num_processes=world_size,
@@ -63,7 +80,9 @@ def hand_over(plugin: DeepSpeedPlugin, world_size: int, accumulation: int, *obje
     raise AssertionError("the config was not handed over")
 
 
-def by_the_trainer(config: Mapping[str, Any], arguments: Arguments, world_size: int) -> dict[str, Any]:
+def by_the_trainer(
+    config: Mapping[str, Any], arguments: Arguments, world_size: int, sequence: int = 1
+) -> dict[str, Any]:
     """The steps of `TrainingArguments.__post_init__` and `Trainer._prepare_for_training`.
 
     Returns:
@@ -89,10 +108,13 @@ def by_the_trainer(config: Mapping[str, Any], arguments: Arguments, world_size: 
         create_optimizer=lambda: torch.optim.SGD(model.parameters(), lr=0.1),
     )
     optimizer, scheduler = integration.deepspeed_init(trainer, num_training_steps=arguments["max_steps"])
-    return hand_over(plugin, world_size, 1, *(item for item in (model, optimizer, scheduler) if item))
+    objects = (item for item in (model, optimizer, scheduler) if item)
+    return hand_over(plugin, world_size, 1, *objects, sequence=sequence)
 
 
-def by_accelerate(config: Mapping[str, Any], arguments: Arguments, world_size: int) -> dict[str, Any]:
+def by_accelerate(
+    config: Mapping[str, Any], arguments: Arguments, world_size: int, sequence: int = 1
+) -> dict[str, Any]:
     """The same of a script that prepares a data loader, a model, an optimizer and a schedule."""
     model = torch.nn.Linear(2, 2)
     model.config = SimpleNamespace(hidden_size=HIDDEN)
@@ -105,11 +127,16 @@ def by_accelerate(config: Mapping[str, Any], arguments: Arguments, world_size: i
     if "scheduler" in config:
         steps = (arguments["total_num_steps"], arguments["warmup_num_steps"])
         objects.append(DummyScheduler(optimizer, *steps))
-    return hand_over(plugin, world_size, arguments["gradient_accumulation_steps"], *objects)
+    steps = arguments["gradient_accumulation_steps"]
+    return hand_over(plugin, world_size, steps, *objects, sequence=sequence)
 
 
-def parsed(config: Mapping[str, Any], world_size: int) -> ds_config.DeepSpeedConfig:
+def parsed(config: Mapping[str, Any], world_size: int, sequence: int = 1) -> ds_config.DeepSpeedConfig:
     """The config as DeepSpeed reads it on one of `world_size` ranks; raises what it raises."""
-    mpu = SimpleNamespace(get_data_parallel_world_size=lambda: world_size)
-    with patch.object(ds_config.dist, "get_rank", lambda: 0):
+    # With sequence parallelism accelerate passes groups on, of the module `parallel_state_sp`.
+    mpu = None if sequence == 1 else SimpleNamespace(get_sequence_parallel_world_size=lambda: sequence)
+    with (
+        patch.object(ds_config.dist, "get_rank", lambda: 0),
+        patch.object(ds_config.dist, "get_world_size", lambda: world_size),
+    ):
         return ds_config.DeepSpeedConfig(copy.deepcopy(dict(config)), mpu=mpu)

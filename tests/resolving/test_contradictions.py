@@ -64,13 +64,7 @@ def test_the_arguments_given_are_left_as_they_were() -> None:
                     "params": {"lr": 3e-4, "betas": [0.8, 0.9], "eps": 1e-6, "weight_decay": 0.3},
                 }
             },
-            {
-                "learning_rate": 3e-4,
-                "adam_beta1": 0.8,
-                "adam_beta2": 0.9,
-                "adam_epsilon": 1e-6,
-                "weight_decay": 0.3,
-            },
+            {"learning_rate": 3e-4, "adam_beta1": 0.8, "adam_beta2": 0.9, "adam_epsilon": 1e-6, "weight_decay": 0.3},
         ),
         (
             {"scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 2e-4, "warmup_num_steps": 7}}},
@@ -82,9 +76,7 @@ def test_a_ds_config_speaks_for_the_arguments(ds_config: dict[str, Any], adopted
     assert adopted.items() <= resolve(ds_config, {}).training.items()
 
 
-@pytest.mark.parametrize(
-    ("ds_config", "training", "argument", "key"), ROWS["a_contradiction_names_both_places"]
-)
+@pytest.mark.parametrize(("ds_config", "training", "argument", "key"), ROWS["a_contradiction_names_both_places"])
 def test_a_contradiction_names_both_places(
     ds_config: dict[str, Any], training: dict[str, Any], argument: str, key: str
 ) -> None:

@@ -18,9 +18,7 @@ def compare(left: dict[str, Any], right: dict[str, Any], **options: Any) -> tupl
 
 
 def acting(found: tuple[Difference, ...]) -> dict[str, tuple[Any, Any]]:
-    return {
-        dotted(one.path): (one.left.value, one.right.value) for one in found if one.without_effect is None
-    }
+    return {dotted(one.path): (one.left.value, one.right.value) for one in found if one.without_effect is None}
 
 
 def zero(stage: int = 3, **keys: Any) -> dict[str, Any]:
@@ -40,23 +38,14 @@ EQUAL = [
     (zero(cpu_offload=True), zero(offload_optimizer={"device": "cpu"})),
     (zero(cpu_offload_param=True), zero(offload_param={"device": "cpu"})),
     (zero(offload_optimizer={"device": "none", "pin_memory": False}), zero()),
-    (
-        zero(stage3_gather_fp16_weights_on_model_save=True),
-        zero(stage3_gather_16bit_weights_on_model_save=True),
-    ),
+    (zero(stage3_gather_fp16_weights_on_model_save=True), zero(stage3_gather_16bit_weights_on_model_save=True)),
     ({"zero_optimization": True}, zero(1)),
     (zero(3, overlap_comm=True), zero(3)),
     (zero(2, overlap_comm=False), zero(2)),
-    (
-        {"optimizer": {"type": "adamw", "params": {"lr": 1}}},
-        {"optimizer": {"params": {"lr": 1.0}, "type": "AdamW"}},
-    ),
+    ({"optimizer": {"type": "adamw", "params": {"lr": 1}}}, {"optimizer": {"params": {"lr": 1.0}, "type": "AdamW"}}),
     ({"optimizer": {"type": "Adam"}}, {"optimizer": {"type": "AdamW"}}),
     ({"data_types": {"grad_accum_dtype": "float32"}}, {"data_types": {"grad_accum_dtype": "fp32"}}),
-    (
-        {"train_micro_batch_size_per_gpu": 2},
-        {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1},
-    ),
+    ({"train_micro_batch_size_per_gpu": 2}, {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1}),
 ]
 
 
@@ -71,21 +60,13 @@ def test_ways_of_writing_the_same_do_not_differ(left: dict[str, Any], right: dic
     [
         ({"gradient_clipping": 0.5}, {}, {"gradient_clipping": (0.5, 1.0)}),
         (zero(1), zero(2), {"zero_optimization.stage": (1, 2)}),
-        (
-            zero(2),
-            zero(3),
-            {"zero_optimization.stage": (2, 3), "zero_optimization.overlap_comm": (False, True)},
-        ),
+        (zero(2), zero(3), {"zero_optimization.stage": (2, 3), "zero_optimization.overlap_comm": (False, True)}),
         (
             {"optimizer": {"type": "Adam", "params": {"adam_w_mode": False}}},
             {"optimizer": {"type": "AdamW"}},
             {"optimizer.type": ("Adam", "AdamW")},
         ),
-        (
-            zero(reduce_bucket_size="auto"),
-            zero(),
-            {"zero_optimization.reduce_bucket_size": ("auto", 500000000)},
-        ),
+        (zero(reduce_bucket_size="auto"), zero(), {"zero_optimization.reduce_bucket_size": ("auto", 500000000)}),
         ({"train_batch_size": 8}, {"train_batch_size": "auto"}, {"train_batch_size": (8, "auto")}),
     ],
 )
@@ -125,9 +106,7 @@ def test_batch_sizes_are_compared_by_what_they_lead_to() -> None:
 
 @given(configs(), st.randoms(use_true_random=False))
 @examples(60, suppress_health_check=list(HealthCheck))
-def test_a_config_is_equal_to_itself_in_any_order_and_with_its_defaults(
-    config: dict[str, Any], random: Any
-) -> None:
+def test_a_config_is_equal_to_itself_in_any_order_and_with_its_defaults(config: dict[str, Any], random: Any) -> None:
     keys = list(config)
     random.shuffle(keys)
     assert compare(config, {key: config[key] for key in keys}) == ()
@@ -147,9 +126,7 @@ def test_a_config_is_equal_to_itself_in_any_order_and_with_its_defaults(
         ({"activation_checkpointing": {"profile": True}}, {"activation_checkpointing.profile"}),
     ],
 )
-def test_a_section_that_one_config_has_is_told_by_the_keys_that_it_sets(
-    keys: dict[str, Any], named: set[str]
-) -> None:
+def test_a_section_that_one_config_has_is_told_by_the_keys_that_it_sets(keys: dict[str, Any], named: set[str]) -> None:
     for left, right in ((zero(2), zero(2) | keys), (zero(2) | keys, zero(2))):
         assert set(acting(compare(left, right))) == named
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from zerokit.documents import Document, dotted, parse_json
 from zerokit.errors import ConfigError
-from zerokit.hardware.cluster import Cluster
+from zerokit.hardware.cluster import Cluster, Parallelism
 from zerokit.lint.examples import small_decoder
 from zerokit.models import ModelShape
 from zerokit.resolving.arguments import DEFAULTS, TRAINER_DEFAULTS, Arguments
@@ -27,17 +27,14 @@ deepspeed = pytest.importorskip("deepspeed")
 from accelerate import Accelerator  # noqa: E402
 from accelerate.utils import DummyOptim, DummyScheduler  # noqa: E402
 
-from tests.resolving.handing_over import (  # noqa: E402
-    HIDDEN,
-    by_accelerate,
-    by_the_trainer,
-    parsed,
-    without_an_engine,
-)
+from tests.resolving.handing_over import HIDDEN, by_accelerate, by_the_trainer, parsed, without_an_engine  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
 MODEL = replace(small_decoder(), hidden_size_for_trainer=HIDDEN, hidden_size_for_accelerate=HIDDEN)
+
+
+BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
 
 def run_with(arguments: Arguments, num_gpus: int, model: ModelShape | None = None) -> Run:
@@ -166,7 +163,7 @@ def compare(
 
 
 def check_values(ours: Resolution, their: Any) -> None:
-    for name in ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"):
+    for name in BATCH_KEYS:
         assert ours[name] == getattr(their, name), name
     assert ours["gradient_clipping"] == their.gradient_clipping
     assert ours["bf16.enabled"] == their.bfloat16_config.enabled
@@ -212,6 +209,29 @@ def test_it_is_what_deepspeed_alone_makes_of_it(config: dict[str, Any], world_si
         check_values(ours, their)
 
 
+@pytest.mark.usefixtures("theirs")
+@pytest.mark.parametrize("parallelism", [Parallelism(sequence=2), Parallelism(sequence=4), Parallelism(tensor=2)])
+@pytest.mark.parametrize("target", ["trainer", "accelerate"])
+@pytest.mark.parametrize("given_sizes", [{}, {"train_micro_batch_size_per_gpu": 2}, {"train_batch_size": 24}])
+def test_groups_change_the_batch_size_as_accelerate_and_deepspeed_change_it(
+    parallelism: Parallelism, target: Any, given_sizes: dict[str, int]
+) -> None:
+    sizes = dict.fromkeys(BATCH_KEYS, "auto") | {"gradient_accumulation_steps": 3} | given_sizes
+    config = {**sizes, "zero_optimization": {"stage": 3}}
+    batch = {"trainer": "per_device_train_batch_size", "accelerate": "batch_size"}[target]
+    arguments = Arguments(target, {batch: 2, "gradient_accumulation_steps": 3, "max_steps": 9})
+    if parallelism.tensor > 1:
+        config["tensor_parallel"] = {"autotp_size": parallelism.tensor}
+    run = replace(run_with(arguments, 4, model=MODEL), parallelism=parallelism)
+    ours = resolve(Document(config, "ds.json"), run)
+    deliver = {"trainer": by_the_trainer, "accelerate": by_accelerate}[target]
+    handed = deliver(config, arguments, 4, parallelism.sequence)["config_params"]
+    their = parsed(handed, 4, parallelism.sequence)
+    assert ours.refused == ()
+    assert [ours[key] for key in BATCH_KEYS] == [getattr(their, key) for key in BATCH_KEYS]
+    assert their.train_batch_size == 2 * 3 * 4 / parallelism.sequence
+
+
 def test_the_defaults_of_arguments_are_transformers_and_accelerates() -> None:
     import inspect
     from dataclasses import fields
@@ -241,9 +261,7 @@ def test_infinity_is_what_accelerate_writes() -> None:
     assert ours["steps_per_print"] == math.inf
 
 
-def resolved(
-    config: dict[str, Any], target: Any = "trainer", *, world_size: int = 1, **given: Any
-) -> Resolution:
+def resolved(config: dict[str, Any], target: Any = "trainer", *, world_size: int = 1, **given: Any) -> Resolution:
     config = {"train_micro_batch_size_per_gpu": 8, "zero_optimization": {"stage": 2}, **config}
     return resolve(Document(config, "ds.json"), run_with(Arguments(target, given), world_size, model=MODEL))
 
@@ -263,11 +281,7 @@ def lost(resolution: Resolution) -> dict[str, str]:
         ),
         ({"gradient_clipping": "auto"}, {"max_grad_norm": 0.3}, set()),
         ({}, {"learning_rate": 1e-4, "warmup_steps": 5, "optim": "adafactor"}, set()),
-        (
-            {"optimizer": {"type": "AdamW"}},
-            {"optim": "adafactor", "learning_rate": 1e-4},
-            {"optim", "learning_rate"},
-        ),
+        ({"optimizer": {"type": "AdamW"}}, {"optim": "adafactor", "learning_rate": 1e-4}, {"optim", "learning_rate"}),
         (
             {"scheduler": {"type": "WarmupLR", "params": {}}},
             {"lr_scheduler_type": "cosine", "warmup_steps": 5, "learning_rate": 1e-4},
@@ -278,19 +292,14 @@ def lost(resolution: Resolution) -> dict[str, str]:
         ({"zero_optimization": {"stage": 2, "sub_group_size": 1}}, {}, {"zero_optimization.sub_group_size"}),
     ],
 )
-def test_what_the_trainer_loses_is_named(
-    config: dict[str, Any], arguments: dict[str, Any], names: set[str]
-) -> None:
+def test_what_the_trainer_loses_is_named(config: dict[str, Any], arguments: dict[str, Any], names: set[str]) -> None:
     assert set(lost(resolved(config, **arguments))) == names
 
 
 def test_what_accelerate_loses_is_named() -> None:
     config = {"gradient_accumulation_steps": 2, "bf16": {"enabled": False}}
     told = {"gradient_accumulation_steps": 4, "mixed_precision": "bf16", "batch_size": 8}
-    assert set(lost(resolved(config, "accelerate", **told))) == {
-        "gradient_accumulation_steps",
-        "mixed_precision",
-    }
+    assert set(lost(resolved(config, "accelerate", **told))) == {"gradient_accumulation_steps", "mixed_precision"}
 
 
 def test_deepspeed_drops_auto() -> None:
@@ -309,9 +318,7 @@ def test_each_value_says_where_it_comes_from() -> None:
   "zero_optimization": {"stage": 3, "cpu_offload": true, "reduce_bucket_size": "auto"}
 }"""
     document = parse_json(text, "ds.json")
-    arguments = Arguments(
-        "trainer", {"per_device_train_batch_size": 4, "max_grad_norm": 0.5}, "recipe:{}".format
-    )
+    arguments = Arguments("trainer", {"per_device_train_batch_size": 4, "max_grad_norm": 0.5}, "recipe:{}".format)
     resolution = resolve(document, run_with(arguments, 2, model=MODEL))
     found = {dotted(value.path): value for value in resolution.values}
     expected = {
@@ -351,10 +358,7 @@ def test_what_depends_on_what_is_not_known_stays_open() -> None:
 
 
 def test_a_model_whose_hidden_size_accelerate_does_not_find_is_refused() -> None:
-    config = {
-        "train_micro_batch_size_per_gpu": 1,
-        "zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"},
-    }
+    config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"}}
     run = run_with(Arguments("accelerate"), 1, model=replace(MODEL, hidden_size_for_accelerate=None))
     (reason,) = resolve(Document(config, "ds.json"), run).refused
     assert "finds no hidden size" in reason.message
@@ -374,9 +378,7 @@ def test_batch_sizes_that_cannot_be_are_refused(config: dict[str, Any], ranks: i
 def test_a_recipe_settles_what_the_trainer_would_lose() -> None:
     document = Document({"zero_optimization": {"stage": 2}}, "ds.json")
     training = {"max_grad_norm": 0.3, "per_device_train_batch_size": 2}
-    resolution = resolve_settled(
-        document, Run(cluster=Cluster(4), given=training, where="recipe.yaml ({})".format)
-    )
+    resolution = resolve_settled(document, Run(cluster=Cluster(4), given=training, where="recipe.yaml ({})".format))
     assert resolution["gradient_clipping"] == 0.3
     assert resolution["train_batch_size"] == 8
     assert resolution["bf16.enabled"] is True
@@ -385,9 +387,18 @@ def test_a_recipe_settles_what_the_trainer_would_lose() -> None:
     found = {dotted(value.path): value.detail for value in resolution.values}
     assert found["gradient_clipping"].startswith("recipe.yaml (max_grad_norm)")
     assert "zerokit train" in found["gradient_clipping"]
-    with pytest.raises(
-        ConfigError, match=r"gradient_clipping 1\.0, TrainingArguments 0\.3 \(max_grad_norm\)"
-    ):
-        resolve_settled(
-            Document({"gradient_clipping": 1.0}, "ds.json"), Run(cluster=Cluster(1), given=training)
-        )
+    with pytest.raises(ConfigError, match=r"gradient_clipping 1\.0, TrainingArguments 0\.3 \(max_grad_norm\)"):
+        resolve_settled(Document({"gradient_clipping": 1.0}, "ds.json"), Run(cluster=Cluster(1), given=training))
+
+
+@pytest.mark.parametrize(("parallel", "theirs"), [(Parallelism(sequence=2), 4), (Parallelism(tensor=2), 8)])
+def test_the_batch_of_a_recipe_counts_groups(parallel: Parallelism, theirs: int) -> None:
+    batch = 8 // parallel.group_size
+    document = Document({"train_batch_size": batch, "zero_optimization": {"stage": 3}}, "ds.json")
+    run = Run(cluster=Cluster(8), parallelism=parallel, given={"per_device_train_batch_size": 1})
+    resolution = resolve_settled(document, run)
+    assert resolution.refused == ()
+    assert (resolution["train_batch_size"], resolution["gradient_accumulation_steps"]) == (theirs, 1)
+    assert resolution["tensor_parallel.autotp_size"] == (parallel.tensor if parallel.tensor > 1 else 0)
+    with pytest.raises(ConfigError, match=f"train_batch_size is {batch + 1}, but 1 per GPU x 1"):
+        resolve_settled(Document({**document.data, "train_batch_size": batch + 1}, "ds.json"), run)

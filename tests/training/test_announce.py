@@ -13,6 +13,7 @@ from datasets import Dataset
 
 from tests.memory.runs import LLAMA, shape
 from zerokit.distributed.group import RankGroup
+from zerokit.distributed.parallel_groups import GroupPlace
 from zerokit.distributed.ranks import Ranks
 from zerokit.errors import ZerokitError
 from zerokit.estimation import estimate
@@ -21,6 +22,7 @@ from zerokit.memory import Ia3, Lora, TrainingRun
 from zerokit.memory import estimate as estimate_run
 from zerokit.recipe import load_recipe
 from zerokit.recipe.model import TaskSection
+from zerokit.recipe.training_keys import OwnKeys
 from zerokit.resolving.contradictions import resolve_for_trainer
 from zerokit.training import preflight
 from zerokit.training.announce import announce, expected_states, padding_line, states_line
@@ -41,9 +43,7 @@ def ds_config(stage: int, **more: Any) -> dict[str, Any]:
     optimizer = more.pop("optimizer", None)
     path = "/nvme" if "nvme" in more.values() else None
     data = build_ds_config(zero_stage=stage, precision=None, nvme_path=path, **more).dump()
-    return (
-        data if optimizer is None else {**data, "optimizer": optimizer, "zero_allow_untested_optimizer": True}
-    )
+    return data if optimizer is None else {**data, "optimizer": optimizer, "zero_allow_untested_optimizer": True}
 
 
 RUNS = [
@@ -75,8 +75,7 @@ def _expected(optim: str, **more: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("optim", "unit"),
-    [("adamw_torch", 12), ("adafactor", 8), ("adagrad", 8), ("sgd", 4), ("adamw_bnb_8bit", 6)],
+    ("optim", "unit"), [("adamw_torch", 12), ("adafactor", 8), ("adagrad", 8), ("sgd", 4), ("adamw_bnb_8bit", 6)]
 )
 def test_the_optimizer_of_the_run_is_counted(optim: str, unit: int) -> None:
     states = _expected(optim)
@@ -117,6 +116,8 @@ def _peak_lines(
     given = {"per_device_train_batch_size": 1, "per_device_eval_batch_size": 1, "optim": "adamw_torch"}
     prepared = SimpleNamespace(
         group=RankGroup(Ranks(world_size=2)),
+        group_place=GroupPlace(world_size=2),
+        own=OwnKeys(),
         args=SimpleNamespace(gradient_accumulation_steps=1, **{**PLAIN, **given, **args}),
         resolved=resolved,
         precision="bf16",
@@ -150,9 +151,7 @@ def test_the_peak_is_said_with_what_to_lower() -> None:
     ]
 
 
-def test_rows_of_several_examples_are_counted_with_the_mask_between_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_rows_of_several_examples_are_counted_with_the_mask_between_them(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[TrainingRun] = []
 
     def least(run: Any) -> Any:
@@ -187,8 +186,7 @@ def test_an_adapter_of_more_than_the_estimate_knows_is_not_estimated() -> None:
     assert line.startswith("estimated peak")
     # As with modules_to_save or rank_pattern.
     assert _peak_lines(24 * GIB, adapter=adapter, num_trainable=known + 7) == [
-        f"peak memory is not estimated: the adapter trains {known + 7} parameters, and the estimate knows of "
-        f"{known}"
+        f"peak memory is not estimated: the adapter trains {known + 7} parameters, and the estimate knows of {known}"
     ]
     adapter.peft_type = "VERA"
     assert _peak_lines(24 * GIB, adapter=adapter, num_trainable=7) == [
@@ -239,22 +237,14 @@ def test_a_host_has_what_its_control_groups_leave(
 
 @pytest.mark.parametrize(
     ("mixed", "packed", "key"),
-    [
-        (None, False, "padding_free"),
-        (None, True, "packing"),
-        ("its layers look at all", False, "padding_free"),
-    ],
+    [(None, False, "padding_free"), (None, True, "packing"), ("its layers look at all", False, "padding_free")],
 )
-def test_how_examples_lie_is_said_with_what_switches_it_off(
-    mixed: str | None, packed: bool, key: str
-) -> None:
+def test_how_examples_lie_is_said_with_what_switches_it_off(mixed: str | None, packed: bool, key: str) -> None:
     words = CausalLM(TaskSection(), mixed=mixed).layout_words("2% padding", packed=packed)
     assert f"(task.{key}: false switches it off)" in words
 
 
-@pytest.mark.parametrize(
-    ("columns", "word"), [({}, "examples"), ({"position_ids": [[0, 1, 0]]}, "documents")]
-)
+@pytest.mark.parametrize(("columns", "word"), [({}, "examples"), ({"position_ids": [[0, 1, 0]]}, "documents")])
 def test_a_step_has_documents_where_sequences_are_packed(columns: dict[str, Any], word: str) -> None:
     rows = Dataset.from_dict({"input_ids": [[1, 2, 3]], **columns})
     said = padding_line(Padding(0.02, 0.6, 32), CausalLM(TaskSection()), rows)
@@ -265,12 +255,12 @@ def test_a_step_has_documents_where_sequences_are_packed(columns: dict[str, Any]
 @pytest.mark.parametrize(
     ("optim", "expected"), [("adamw_torch_fused", 4 * 110 + 4 * 110 + 12 * 55), ("rmsprop", None)]
 )
-def test_a_run_says_what_it_keeps(
-    optim: str, expected: int | None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_says_what_it_keeps(optim: str, expected: int | None, capsys: pytest.CaptureFixture[str]) -> None:
     resolved = resolve_for_trainer(ds_config(1), {}, default_precision="fp32", world_size=2)
     prepared = SimpleNamespace(
         group=RankGroup(Ranks(world_size=2)),
+        group_place=GroupPlace(world_size=2),
+        own=OwnKeys(),
         args=SimpleNamespace(optim=optim, **PLAIN),
         resolved=resolved,
         precision="fp32",

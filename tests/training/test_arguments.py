@@ -19,17 +19,12 @@ from transformers import TrainingArguments
 
 from tests.tiny import REPOSITORY
 from zerokit.cli.main import main
+from zerokit.distributed.parallel_groups import GroupPlace
 from zerokit.errors import ConfigError, RecipeError, ZerokitError
 from zerokit.recipe import LoadedRecipe, load_recipe
 from zerokit.recipe.trainer_keys import OWNED, WITHOUT_EFFECT, installed_types
 from zerokit.recipe.training_keys import check_without_imports
-from zerokit.training.arguments import (
-    build_arguments,
-    check_fp16,
-    check_precision,
-    read_own_keys,
-    resolve_arguments,
-)
+from zerokit.training.arguments import build_arguments, check_fp16, check_precision, read_own_keys, resolve_arguments
 from zerokit.training.trackers import trackers
 
 MINIMAL = "model: org/name\ndata:\n  train: x.jsonl\n"
@@ -53,7 +48,7 @@ def check_training_keys(loaded: LoadedRecipe) -> dict[str, Any]:
 
 
 def resolve(loaded: LoadedRecipe, **options: Any) -> Any:
-    return resolve_arguments(loaded, **{"world_size": 1, "default_precision": "fp32", **options})
+    return resolve_arguments(loaded, **{"place": GroupPlace(), "default_precision": "fp32", **options})
 
 
 def test_every_key_of_training_arguments_has_a_type_to_check_against() -> None:
@@ -180,18 +175,13 @@ def test_a_key_without_effect_is_refused_but_for_what_is_done_anyway(name: str, 
     ("text", "message"),
     [
         ("gradient_checkpointing_kwargs: {use_reentrant: false}", "has no effect without gradient_checkpoin"),
-        (
-            "liger_kernel_config: {rope: false}",
-            "has no effect without use_liger_kernel. Set use_liger_kernel",
-        ),
+        ("liger_kernel_config: {rope: false}", "has no effect without use_liger_kernel. Set use_liger_kernel"),
         ("dataloader_persistent_workers: true", "has no effect without dataloader_num_workers"),
         ("eval_delay: 4", "eval_delay has no effect without eval_strategy"),
         ("eval_delay: 4\n  eval_strategy: no", "eval_delay has no effect: eval_strategy is no"),
-        (
-            "save_total_limit: 3\n  save_strategy: no",
-            "save_total_limit has no effect: save_strategy is no. Set save",
-        ),
+        ("save_total_limit: 3\n  save_strategy: no", "save_total_limit has no effect: save_strategy is no. Set save"),
         ("save_total_limit: 3\n  save_strategy: 'no'", "save_total_limit has no effect: save_strategy is no"),
+        ("activation_offloading: true", "activation_offloading has no effect without gradient_checkpointing"),
     ],
 )
 def test_a_key_that_needs_another_is_refused_without_it(text: str, message: str, recipe_file: Path) -> None:
@@ -273,11 +263,7 @@ def test_right_values_are_passed_on(text: str, value: Any, recipe_file: Path) ->
         ("save_strategy: 'no'", ["--training.save_steps", "5"], "steps"),
         ("save_steps: 5", ["--training.save_strategy", "no"], "no"),
         ("save_steps: 5\n  save_strategy: steps", [], "steps"),
-        (
-            "save_steps: 5\n  save_strategy: epoch",
-            ["--training.max_steps", "3"],
-            "save_steps would have no effect",
-        ),
+        ("save_steps: 5\n  save_strategy: epoch", ["--training.max_steps", "3"], "save_steps would have no effect"),
         ("eval_steps: 5\n  eval_strategy: no", [], "eval_steps would have no effect: eval_strategy is no"),
     ],
 )
@@ -285,15 +271,13 @@ def test_steps_act_or_are_refused(
     text: str, words: list[str], strategy: str, recipe_file: Path, tmp_path: Path
 ) -> None:
     with_training(recipe_file, text)
-    loaded = load_recipe(
-        recipe_file, [*words, "--training.output_dir", str(tmp_path), "--data.eval", "e.jsonl"]
-    )
+    loaded = load_recipe(recipe_file, [*words, "--training.output_dir", str(tmp_path), "--data.eval", "e.jsonl"])
     if "no effect" in strategy:
         with pytest.raises(RecipeError, match=strategy):
             resolve(loaded)
         return
     kind = text[:4]
-    args = build_arguments(resolve(loaded), loaded, use_cpu=True, evaluate=True)
+    args = build_arguments(resolve(loaded), loaded, GroupPlace(), use_cpu=True, evaluate=True)
     assert getattr(args, f"{kind}_strategy") == strategy
     assert getattr(args, f"{kind}_steps") == 5
 
@@ -353,11 +337,7 @@ def test_an_inline_ds_config_is_named_by_its_line_in_a_contradiction(recipe_file
     [
         ({"gradient_cliping": 1.0, "zero_optimization": {"stag": 3}}, "", 1),
         # Of four ranks a step has a multiple of 16.
-        (
-            {"train_batch_size": 12, "train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stag": 3}},
-            "",
-            4,
-        ),
+        ({"train_batch_size": 12, "train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stag": 3}}, "", 4),
         # In the ds_config only as the recipe has it written there.
         (
             {"zero_optimization": {"stage": 0, "stag": 3}, "fp16": {"enabled": True, "loss_scale": 128}},
@@ -379,7 +359,7 @@ def test_mistakes_in_a_ds_config_are_named_with_what_names_all(
     file.write_text(json.dumps(ds_config))
     recipe_file.write_text(MINIMAL + recipe)
     with pytest.raises(ConfigError) as caught:
-        resolve(load_recipe(recipe_file, ["--deepspeed", str(file)]), world_size=world_size)
+        resolve(load_recipe(recipe_file, ["--deepspeed", str(file)]), place=GroupPlace(0, world_size))
     more = re.search(r"\(and (\d+) more\)", str(caught.value))
     command = re.search(r"zerokit (check .+) names all$", str(caught.value))
     assert more is not None
@@ -427,7 +407,7 @@ def build(loaded: LoadedRecipe, *, evaluate: bool = True) -> TrainingArguments:
     from zerokit.resolving.contradictions import Resolved
 
     return build_arguments(
-        Resolved({}, dict(loaded.recipe.training)), loaded, use_cpu=True, evaluate=evaluate
+        Resolved({}, dict(loaded.recipe.training)), loaded, GroupPlace(), use_cpu=True, evaluate=evaluate
     )
 
 
@@ -459,12 +439,11 @@ def test_what_a_run_cannot_report_to_is_named(recipe_file: Path, monkeypatch: py
 
     installed = {"tensorboardX"}
     monkeypatch.setattr("zerokit.training.trackers.find_spec", lambda name: name in installed or None)
-    assert trackers(with_training(recipe_file, "report_to: [csv, tensorboard, all]"))[1:] == (
-        "tensorboard",
-        "all",
-    )
+    assert trackers(with_training(recipe_file, "report_to: [csv, tensorboard, all]"))[1:] == ("tensorboard", "all")
     with pytest.raises(RecipeError, match=r"'tensorbord' is nothing .*\. Did you mean 'tensorboard'\?"):
         trackers(with_training(recipe_file, "report_to: tensorbord"))
+    with pytest.raises(RecipeError, match=r"written as SVG, not as PNG\. Write svg"):
+        trackers(with_training(recipe_file, "report_to: [csv, png]"))
     installed.clear()
     for name in INTEGRATION_TO_CALLBACK.keys() - {"kubeflow"}:  # which is where its environment is
         with pytest.raises(RecipeError, match=r"(?i)training\.report_to\): .* is not installed\. Run pip in"):
@@ -542,11 +521,7 @@ def test_one_key_says_the_precision_to_all(precision: str, tmp_path: Path) -> No
     [
         ({}, "--precision bf16 --training.fp16 true", "--training.fp16: fp16 is true, but"),
         ({"fp16": {"enabled": True}}, "--precision bf16", "has fp16.enabled True, TrainingArguments False"),
-        (
-            {"stage": 0},
-            "--precision bf16-true",
-            "--precision: precision bf16-true needs ZeRO stage 1, 2 or 3",
-        ),
+        ({"stage": 0}, "--precision bf16-true", "--precision: precision bf16-true needs ZeRO stage 1, 2 or 3"),
         (
             {"bf16": {"bf16_optimizer_states": False}},
             "--precision bf16-true",
@@ -572,21 +547,19 @@ def test_fp16_for_a_checkpoint_in_bf16_is_refused_unless_it_is_meant(tmp_path: P
         (["--precision", "bf16"], False),
     ):
         loaded = load_recipe(None, ["--model", str(tmp_path), *words])
-        resolved = resolve_arguments(loaded, world_size=1, default_precision="fp32")
+        resolved = resolve_arguments(loaded, place=GroupPlace(), default_precision="fp32")
         with pytest.raises(RecipeError, match="was trained in bf16") if refused else nullcontext():
             check_fp16(resolved, loaded, tmp_path)
 
 
-def test_on_a_gpu_without_bf16_each_hint_leads_to_what_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_a_gpu_without_bf16_each_hint_leads_to_what_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = SimpleNamespace(is_bf16_supported=lambda: False, is_fp16_supported=lambda: True)
     monkeypatch.setattr("deepspeed.accelerator.get_accelerator", lambda: old)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "dtype": "bfloat16"}))
 
     def check(*words: str) -> str:
         loaded = load_recipe(None, [*words, "--model.path", str(tmp_path)])
-        resolved = resolve_arguments(loaded, world_size=1, default_precision="fp16")
+        resolved = resolve_arguments(loaded, place=GroupPlace(), default_precision="fp16")
         try:
             check_precision(resolved, loaded)
             check_fp16(resolved, loaded, tmp_path)
@@ -604,10 +577,7 @@ def test_on_a_gpu_without_bf16_each_hint_leads_to_what_runs(
 
 @pytest.mark.parametrize(
     ("section", "name"),
-    [
-        ({"zenflow": {"topk_ratio": 0.1}}, "ZenFlow"),
-        ({"offload_optimizer": {"super_offload": True}}, "SuperOff"),
-    ],
+    [({"zenflow": {"topk_ratio": 0.1}}, "ZenFlow"), ({"offload_optimizer": {"super_offload": True}}, "SuperOff")],
 )
 def test_optimizers_that_cannot_leave_out_a_step_are_not_asked_to(section: dict[str, Any], name: str) -> None:
     loaded: Any = SimpleNamespace(where=lambda *keys: ".".join(keys))

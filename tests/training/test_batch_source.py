@@ -48,10 +48,7 @@ def test_every_example_comes_once_and_the_blanks_come_last(
 @given(SIZES, st.integers(0, 9), st.integers(0, 9))
 def test_the_order_depends_on_seed_and_epoch_alone(size: int, seed: int, epoch: int) -> None:
     few, many = filled(size, 1), filled(size, 16)
-    one, other = (
-        BlanksLastSampler(few, shuffle=True, seed=seed),
-        BlanksLastSampler(many, shuffle=True, seed=seed),
-    )
+    one, other = (BlanksLastSampler(few, shuffle=True, seed=seed), BlanksLastSampler(many, shuffle=True, seed=seed))
     list(one)  # what was drawn before does not matter
     one.set_epoch(epoch)
     other.set_epoch(epoch)
@@ -99,9 +96,7 @@ def test_each_epoch_and_each_seed_has_an_order_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("size", [5, 8])
-def test_ranks_that_share_the_batches_see_every_example_once(
-    size: int, tokenizer: PreTrainedTokenizerBase
-) -> None:
+def test_ranks_that_share_the_batches_see_every_example_once(size: int, tokenizer: PreTrainedTokenizerBase) -> None:
     from accelerate.data_loader import prepare_data_loader
     from torch.utils.data import DataLoader
     from transformers import DataCollatorForSeq2Seq

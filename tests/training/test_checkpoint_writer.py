@@ -37,9 +37,7 @@ def test_the_best_checkpoint_is_one_that_was_saved(
     state = TrainerState(best_metric=9.0, best_global_step=1, best_model_checkpoint="one")
     checkpoints.begin(state)
     failures: list[str | None] = []
-    monkeypatch.setattr(
-        "zerokit.training.checkpoint_writer.publish", lambda *_: failures.pop() if failures else None
-    )
+    monkeypatch.setattr("zerokit.training.checkpoint_writer.publish", lambda *_: failures.pop() if failures else None)
 
     def save(metric: float, step: int, error: Exception | None) -> tuple[Any, ...]:
         state.global_step = step

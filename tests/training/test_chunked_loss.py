@@ -36,9 +36,7 @@ SIZES = {
 
 def made(model_type: str, **keys: Any) -> PreTrainedModel:
     torch.manual_seed(0)
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(
-        AutoConfig.for_model(model_type, **{**SIZES, **keys})
-    )
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **{**SIZES, **keys}))
     return model.eval()
 
 
@@ -284,9 +282,7 @@ def test_a_large_vocabulary_takes_a_third_of_the_memory(monkeypatch: pytest.Monk
     ],
 )
 @pytest.mark.parametrize("learns_tokens", [False, True])
-def test_who_asks_for_chunks(
-    task: dict[str, Any], keys: dict[str, Any], expected: bool, learns_tokens: bool
-) -> None:
+def test_who_asks_for_chunks(task: dict[str, Any], keys: dict[str, Any], expected: bool, learns_tokens: bool) -> None:
     usual = dict.fromkeys(("fp16", "use_liger_kernel", "torch_compile", "label_smoothing_factor"), False)
     args: Any = SimpleNamespace(**{**usual, **keys})
     section = TaskSection(**task)

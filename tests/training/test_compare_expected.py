@@ -86,9 +86,7 @@ def test_the_summary_says_what_was_saved_and_when_nothing_was_left_to_train(
 def test_measured_stands_beside_expected() -> None:
     assert compare_with_expected(REPORT) == ""
     on_gpu = replace(REPORT, device="cuda", peak_memory_bytes=3 * GIB, expected_peak_bytes=2 * GIB)
-    assert (
-        compare_with_expected(on_gpu) == "measured and expected: peak per rank 3.00 GiB, estimated 2.00 GiB"
-    )
+    assert compare_with_expected(on_gpu) == "measured and expected: peak per rank 3.00 GiB, estimated 2.00 GiB"
     said = {"peak_bytes": float(GIB), "step_seconds": 0.25, "low_seconds": 0.2, "high_seconds": 0.4}
     assert compare_with_expected(replace(on_gpu, rehearsed=said)) == (
         "measured and expected: peak per rank 3.00 GiB, estimated 2.00 GiB, rehearsed 1.00 GiB; "

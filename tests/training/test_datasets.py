@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def told(
-    tmp_path: Path, rows: Sequence[Any], held_out: Sequence[Any] | None = None, **data: Any
-) -> str | None:
+def told(tmp_path: Path, rows: Sequence[Any], held_out: Sequence[Any] | None = None, **data: Any) -> str | None:
     files = {"train": rows, "eval": held_out}
     for name, examples in files.items():
         if examples is not None:
@@ -48,11 +46,7 @@ def chats(*names: str, **more: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("rows", "held_out", "expected"),
     [
-        (
-            pairs("a", "b", "c"),
-            pairs("d", "b", "a"),
-            "2 of 3 held-out examples are also trained on (such as {}:2)",
-        ),
+        (pairs("a", "b", "c"), pairs("d", "b", "a"), "2 of 3 held-out examples are also trained on (such as {}:2)"),
         (pairs("a", "b"), pairs("d", "b"), "1 of 2 held-out examples is also trained on ({}:2)"),
         (pairs("a", "b"), pairs("b"), "1 of 1 held-out example is also trained on ({}:1)"),
         (pairs("a", "b"), pairs("b", "b"), "2 of 2 held-out examples are also"),
@@ -82,9 +76,7 @@ def test_a_share_that_is_held_out_of_repeated_data_is_looked_at(tmp_path: Path) 
     assert told(tmp_path, rows, eval_fraction=0.1) is None
 
 
-def test_nobody_looks_where_it_is_known_streamed_or_much(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nobody_looks_where_it_is_known_streamed_or_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = pairs("a", "b")
     assert told(tmp_path, rows, rows[:1], streaming=True) is None
     assert told(tmp_path, rows, eval=str(tmp_path / "train.jsonl")) is None
@@ -110,9 +102,7 @@ def test_a_run_and_a_preview_tell_it_once(
     recipe = tmp_path / "recipe.json"
     model, data = str(tmp_path / "model"), {"train": str(file), "eval_fraction": 0.2}
     training = {"output_dir": str(tmp_path / "out")}
-    recipe.write_text(
-        json.dumps({"model": model, "data": data, "task": {"seq_len": 16}, "training": training})
-    )
+    recipe.write_text(json.dumps({"model": model, "data": data, "task": {"seq_len": 16}, "training": training}))
     group = RankGroup(Ranks(rank=rank))
     if begin == "run":
         prepare.prepare(group, load_recipe(recipe))

@@ -148,9 +148,7 @@ def test_loss_on_all_trains_on_every_token(format_: Format, tokenizer: PreTraine
     assert example["labels"] == example["input_ids"]
 
 
-def test_long_examples_are_cut_and_those_left_without_a_target_dropped(
-    tokenizer: PreTrainedTokenizerBase,
-) -> None:
+def test_long_examples_are_cut_and_those_left_without_a_target_dropped(tokenizer: PreTrainedTokenizerBase) -> None:
     rows = [{"prompt": "x" * size, "completion": "y" * answer} for size, answer in ((6, 6), (8, 1), (7, 9))]
     encoder = task_of(TaskSection(seq_len=8)).encoder(tokenizer, "prompt_completion", Columns())
     result = tokenize(RowDataset.of_rows(rows), encoder, seq_len=8, where="here")
@@ -171,9 +169,7 @@ def test_only_the_assistant_and_what_ends_its_turn_are_trained_on(tokenizer: Pre
     turns = [("system", "s"), ("user", "u"), ("assistant", "one"), ("user", "v"), ("assistant", "two")]
     (example,) = run([chat(*turns)], tokenizer, "messages")
     assert trained_text(example, tokenizer) == "_one<|end|>_two<|end|>"
-    assert tokenizer.decode(example["input_ids"]) == "".join(
-        f"<|{role}|>{content}<|end|>" for role, content in turns
-    )
+    assert tokenizer.decode(example["input_ids"]) == "".join(f"<|{role}|>{content}<|end|>" for role, content in turns)
 
 
 def test_prompt_and_completion_may_be_messages(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -204,11 +200,7 @@ def test_a_prompt_stands_once_and_is_not_lost(tokenizer: PreTrainedTokenizerBase
         {"prompt": "Human: u\n\nAssistant:", "completion": [question, answer]},
         {"prompt": "be kind", "completion": [question, answer]},
     ]
-    texts = [
-        tokenizer.decode(one["input_ids"])
-        for row in rows
-        for one in run([row], tokenizer, "prompt_completion")
-    ]
+    texts = [tokenizer.decode(one["input_ids"]) for row in rows for one in run([row], tokenizer, "prompt_completion")]
     once = "<|user|>u<|end|><|assistant|>one<|end|>"
     assert texts == [once, once, once, f"<|system|>be kind<|end|>{once}"]
     instructed = [{"role": "system", "content": "s"}, question, answer]
@@ -264,10 +256,7 @@ def test_keys_that_only_some_messages_have_do_not_reach_the_template_as_none(
     strict.chat_template = CHAT_TEMPLATE.replace(
         "{{ message.content }}", "{{ message.content }}{{ 'NAME' if 'name' in message }}"
     )
-    messages = [
-        {"role": "user", "content": "u", "name": "n"},
-        {"role": "assistant", "content": "a", "name": None},
-    ]
+    messages = [{"role": "user", "content": "u", "name": "n"}, {"role": "assistant", "content": "a", "name": None}]
     (example,) = run([{"messages": messages}], strict, "messages")
     assert strict.decode(example["input_ids"]) == "<|user|>uNAME<|end|><|assistant|>a<|end|>"
 
@@ -362,9 +351,7 @@ def test_texts_are_trained_on_as_they_are_written(
     name: str, format_: Format, tokenizer: PreTrainedTokenizerBase, answers: list[str]
 ) -> None:
     rows = [
-        chat(("user", "u"), ("assistant", answer))
-        if format_ == "messages"
-        else {"prompt": "p", "completion": answer}
+        chat(("user", "u"), ("assistant", answer)) if format_ == "messages" else {"prompt": "p", "completion": answer}
         for answer in answers
     ]
     with tempfile.TemporaryDirectory() as folder:
@@ -398,9 +385,7 @@ def test_contents_that_are_neither_text_nor_parts_are_refused(
 ) -> None:
     """A template would print them as Python does, or as nothing."""
     question = {"role": "user", "content": "u"}
-    rows = [
-        {"messages": [question, {"role": "assistant", **turn}, question, {**question, "role": "assistant"}]}
-    ]
+    rows = [{"messages": [question, {"role": "assistant", **turn}, question, {**question, "role": "assistant"}]}]
     line = error_of(rows, tokenizer, "messages")
     assert "example 1: " in line
     assert said in line
@@ -420,9 +405,7 @@ def test_a_message_may_call_tools_instead_of_saying_something(tokenizer: PreTrai
         calls = {"role": "assistant", "content": None, "tool_calls": [{"arguments": arguments}]}
         rows.append({"messages": [{"role": "user", "content": "u"}, calls]})
     found = [trained_text(one, other) for one in run(rows, other, "messages")]
-    assert found == [
-        f"_{text}<|end|>" for text in ('{"a": 1}', '{"b": null, "a": 2.0}', '{"c": {"a": true}}')
-    ]
+    assert found == [f"_{text}<|end|>" for text in ('{"a": 1}', '{"b": null, "a": 2.0}', '{"c": {"a": true}}')]
 
 
 class Marked(Encoder):
@@ -475,10 +458,7 @@ def test_a_tokenizer_without_a_chat_template_is_what_is_wrong(tokenizer: PreTrai
             "{{ raise_exception('no\nsystem role') }}",
             "the conversation cannot be rendered by the tokenizer's chat template: line 1: no system role",
         ),
-        (
-            "{{ messages[0].content.none() }}",
-            "the conversation cannot be rendered by the tokenizer's chat template: ",
-        ),
+        ("{{ messages[0].content.none() }}", "the conversation cannot be rendered by the tokenizer's chat template: "),
         ("{% if %}", "the conversation cannot be rendered by the tokenizer's chat template: "),
     ],
 )
@@ -505,13 +485,7 @@ def test_a_template_that_cannot_be_used_is_a_data_error(
     ],
 )
 def test_a_token_of_the_generation_prompt_and_the_answer_is_trained_on_and_counted(
-    prompt: str,
-    written: str,
-    answer: str,
-    trained: str,
-    joins: bool,
-    is_fast: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    prompt: str, written: str, answer: str, trained: str, joins: bool, is_fast: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What joins them: a word takes the space before it, and signs and line breaks each other.
     joining = train_tokenizer(["a yes::yes\n\n\nyes"] * 9, 400, mask=False)
@@ -534,10 +508,7 @@ def test_columns_may_have_other_names(tokenizer: PreTrainedTokenizerBase) -> Non
     rows = [{"question": "a", "answer": "b", "text": "c"}]
     columns = {"prompt": "question", "completion": "answer"}
     data = DataSection(train="x", columns=Columns(**columns))
-    assert (
-        detect_format(["question", "answer", "text"], data, CausalLM.formats, where="w")
-        == "prompt_completion"
-    )
+    assert detect_format(["question", "answer", "text"], data, CausalLM.formats, where="w") == "prompt_completion"
     (example,) = run(rows, tokenizer, "prompt_completion", columns=columns)
     assert tokenizer.decode(example["input_ids"]) == "ab<|end|>"
 
@@ -564,9 +535,7 @@ def test_the_columns_tell_what_an_example_is(columns: list[str], expected: str) 
 def test_a_format_that_was_asked_for_is_not_guessed() -> None:
     data = DataSection(train="x", format="text")
     assert detect_format(["messages", "text"], data, CausalLM.formats, where="w") == "text"
-    with pytest.raises(
-        DataError, match="format 'text' needs a column 'text'; the columns are body"
-    ) as caught:
+    with pytest.raises(DataError, match="format 'text' needs a column 'text'; the columns are body") as caught:
         detect_format(["body"], data, CausalLM.formats, where="w")
     assert caught.value.where == "w"
     with pytest.raises(DataError, match="from the columns prompt, answer"):
@@ -598,9 +567,7 @@ def test_texts_of_a_model_that_mixes_them_are_joined_and_cut_into_full_sequences
 
 
 def test_without_packing_each_text_is_cut_by_itself(tokenizer: PreTrainedTokenizerBase) -> None:
-    examples = run(
-        [{"text": "x" * 20}, {"text": ""}, {"text": "y"}], tokenizer, "text", seq_len=8, packing=False
-    )
+    examples = run([{"text": "x" * 20}, {"text": ""}, {"text": "y"}], tokenizer, "text", seq_len=8, packing=False)
     assert [tokenizer.decode(example["input_ids"]) for example in examples] == ["x" * 8, "y<|end|>"]
 
 
@@ -619,9 +586,7 @@ def test_alpaca_and_sharegpt_are_the_chats_that_they_tell_of(tokenizer: PreTrain
     assert run([{"conversations": turns} for turns in named], tokenizer, "sharegpt") == [shared]
 
 
-def test_what_stands_beside_an_instruction_or_a_conversation_is_used(
-    tokenizer: PreTrainedTokenizerBase,
-) -> None:
+def test_what_stands_beside_an_instruction_or_a_conversation_is_used(tokenizer: PreTrainedTokenizerBase) -> None:
     row = {"instruction": "a", "output": "yes", "system": "s", "history": [["q", "r"]]}
     turns = [("system", "s"), ("user", "q"), ("assistant", "r"), ("user", "a"), ("assistant", "yes")]
     (expected,) = run([chat(*turns)], tokenizer, "messages")
@@ -661,11 +626,7 @@ def test_an_instruction_is_a_prompt_where_there_is_no_template(tokenizer: PreTra
         ("sharegpt", {"conversations": [{"from": ["human"], "value": "a"}]}, "a message from '['human']'"),
         ("alpaca", {"instruction": "a", "output": "b", "history": [["q"]]}, "'history' has something other"),
         ("alpaca", {"instruction": "a", "output": "b", "system": 1}, "'system' is a number, not text"),
-        (
-            "sharegpt",
-            {"conversations": [USER, {"from": "gpt", "value": 5}]},
-            "'value' of message 2 is a numb",
-        ),
+        ("sharegpt", {"conversations": [USER, {"from": "gpt", "value": 5}]}, "'value' of message 2 is a numb"),
         ("text", {"text": 5}, "'text' is a number, not text"),
         ("prompt_completion", {"prompt": "a", "completion": 1.5}, "'completion' is a number, not text"),
         ("prompt_completion", {"prompt": ["a"], "completion": "b"}, "'prompt' is a list, not text"),
@@ -701,10 +662,7 @@ def test_a_preview_marks_what_is_trained_on(tokenizer: PreTrainedTokenizerBase) 
         ({"train": "data", "eval": "data/test.jsonl"}, None),
         ({"train": "data", "eval": "data/train.jsonl"}, "data/train.jsonl"),
         ({"train": "data", "eval": "other/../data/more.jsonl"}, "other/../data/more.jsonl"),
-        (
-            {"train": ["data/more.jsonl", "data/train.jsonl"], "eval": "data/*.jsonl"},
-            "data/more.jsonl and others",
-        ),
+        ({"train": ["data/more.jsonl", "data/train.jsonl"], "eval": "data/*.jsonl"}, "data/more.jsonl and others"),
         ({"train": "data", "eval_split": "train"}, "data/more.jsonl and others"),
         ({"train": "builtin:python-questions", "eval_split": "train"}, f"{QUESTIONS}/train.jsonl"),
         ({"train": "other", "eval": "data"}, None),
@@ -722,9 +680,7 @@ def test_no_file_is_trained_on_and_held_out(
         file.write_text(json.dumps({"prompt": name, "completion": "x"}) + "\n")
     recipe = tmp_path / "recipe.json"
     steps = {"max_steps": 1}
-    recipe.write_text(
-        json.dumps({"model": "org/name", "data": {**data, "streaming": streaming}, "training": steps})
-    )
+    recipe.write_text(json.dumps({"model": "org/name", "data": {**data, "streaming": streaming}, "training": steps}))
     monkeypatch.chdir(tmp_path)
     if shared is None:
         train, held_out = load_datasets(load_recipe(recipe), seed=0)

@@ -45,11 +45,9 @@ def test_the_last_whole_checkpoint_and_the_best_stay(
     assert [path.name for path in checkpoints(tmp_path)] == [f"checkpoint-{number}" for number in left]
 
 
-@pytest.mark.parametrize("name", ["run.lock", "run.json", "metrics.jsonl", "metrics.csv", "loss.png"])
+@pytest.mark.parametrize("name", ["run.lock", "run.json", "metrics.jsonl", "metrics.csv", "loss.svg"])
 @pytest.mark.parametrize("kind", ["folder", "pipe", "read-only"])
-def test_what_is_in_the_way_of_a_file_is_refused_before_training(
-    kind: str, name: str, tmp_path: Path
-) -> None:
+def test_what_is_in_the_way_of_a_file_is_refused_before_training(kind: str, name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     {"folder": path.mkdir, "pipe": lambda: os.mkfifo(path), "read-only": lambda: path.touch(0o444)}[kind]()
     problem = "is read-only" if kind == "read-only" else "is not a regular file"
@@ -105,9 +103,7 @@ def find(folder: Path, resume: bool | str, group: RankGroup | None = None) -> Pa
     return find_resume(group or RankGroup(Ranks()), resolved, loaded)
 
 
-def test_a_run_that_goes_back_has_its_own_last_checkpoint(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_goes_back_has_its_own_last_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folders = [of_a_run(tmp_path, number) for number in (2, 10, 20, 30)]
     with ExitStack() as held:
         OutputFolder(tmp_path, "there", force=False, resume=folders[1])._take(held, "0123abcd")
@@ -146,9 +142,7 @@ def test_the_newest_complete_checkpoint_before_a_damaged_one_is_named(latest: st
         looks[latest]()
 
 
-def test_a_linked_checkpoint_is_the_last_of_its_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_linked_checkpoint_is_the_last_of_its_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, archive = tmp_path / "run", tmp_path / "archive"
     of_a_run(run, 25)
     of_a_run(archive, 30)
@@ -175,9 +169,7 @@ def test_no_older_checkpoint_is_used_because_of_a_link(name: str, tmp_path: Path
         of_a_run(run, 30)
         (tmp_path / "extra.pt").touch()
         link.symlink_to(tmp_path / "extra.pt")
-    with pytest.raises(
-        CheckpointError, match=r"is a link to a missing folder|leads out of its folder"
-    ) as caught:
+    with pytest.raises(CheckpointError, match=r"is a link to a missing folder|leads out of its folder") as caught:
         last_of(run)
     assert caught.value.where == str(link)
     link.unlink()
@@ -222,9 +214,7 @@ def test_rank_0_chooses_the_checkpoint_to_resume_from_and_reports_others(
     assert last_of(tmp_path, Second(earlier)) == earlier  # rank 0 does not see the later one yet
     (earlier / "latest").rename(tmp_path / "aside")
     (later / "latest").unlink()
-    with pytest.raises(
-        CheckpointError, match="rank 0 resumes from it, and rank 1 does not see it whole: lac"
-    ):
+    with pytest.raises(CheckpointError, match="rank 0 resumes from it, and rank 1 does not see it whole: lac"):
         last_of(tmp_path, Second(earlier))
     unseen = tmp_path / "checkpoint-3"
     with pytest.raises(CheckpointError, match=f"^{unseen}: rank 0 .* does not exist"):
@@ -313,9 +303,7 @@ def test_a_machine_that_does_not_see_the_folder_is_named_as_the_run_begins(
 
 def test_a_disk_that_does_not_tell_its_size_is_not_full(monkeypatch: pytest.MonkeyPatch) -> None:
     told = {"total": 0, "free": 0}
-    monkeypatch.setattr(
-        "zerokit.training.checkpoint_writer.shutil.disk_usage", lambda _: SimpleNamespace(**told)
-    )
+    monkeypatch.setattr("zerokit.training.checkpoint_writer.shutil.disk_usage", lambda _: SimpleNamespace(**told))
     assert disk_space_problem(Path(), 1) is None
     told["total"] = 1
     assert disk_space_problem(Path(), 1) is not None

@@ -26,7 +26,7 @@ def of_run(examples: int = 1, **sections: Any) -> Identity:
     ds_config = {**recipe["deepspeed"], ZERO: {"stage": 2, **recipe["deepspeed"].get(ZERO, {})}}
     model: Any = SimpleNamespace(folder=None, config=SimpleNamespace(to_dict=dict))
     train = Dataset.from_dict({"input_ids": [[examples]]})
-    return identify(loaded, args, ds_config, model, train, world_size=2)
+    return identify(loaded, args, ds_config, model, train, world_size=2, data_ranks=2)
 
 
 @pytest.mark.parametrize(
@@ -39,11 +39,7 @@ def of_run(examples: int = 1, **sections: Any) -> Identity:
             {},
             {
                 "deepspeed": {
-                    ZERO: {
-                        "round_robin_gradients": "auto",
-                        "parameter_alignment": False,
-                        "sub_group_size": 1e9,
-                    }
+                    ZERO: {"round_robin_gradients": "auto", "parameter_alignment": False, "sub_group_size": 1e9}
                 }
             },
         ),
@@ -79,12 +75,10 @@ def test_replaced_files_of_a_stream_are_another_run() -> None:
 
 def test_what_made_other_examples_is_told_but_for_defaults() -> None:
     now = of_run(examples=2, data={"train": "b.jsonl", "format": "auto"}, task={"loss_on": "completion"})
-    assert differences(of_run(), now) == [
-        "the training examples differ (as many), data.train is b.jsonl, was a.jsonl"
-    ]
+    assert differences(of_run(), now) == ["the training examples differ (as many), data.train is b.jsonl, was a.jsonl"]
 
 
 def test_a_digest_of_an_earlier_version_is_not_called_other_weights(tmp_path: Path) -> None:
     (tmp_path / IDENTITY_FILE).write_text(json.dumps(asdict(replace(of_run(), weights="0123abcd"))))
     with pytest.raises(RecipeError, match=r"was saved by an earlier version of zerokit.*begin another run"):
-        resumed_identity(tmp_path, replace(of_run(), weights="xxh3_128:01"), where="here")
+        resumed_identity(tmp_path, replace(of_run(), weights="xxh3_128:01"), data_ranks=2, where="here")

@@ -29,11 +29,11 @@ from zerokit.recipe.model import TaskSection
 from zerokit.training.model import (
     _check_heads,
     build_model,
+    call_same_modules,
     check_checkpointing,
     check_sizes,
     find_checkpoint,
     prepare_model,
-    set_leaf_modules,
     switch_dropout_off,
 )
 from zerokit.training.tasks.causal_lm import CausalLM
@@ -98,9 +98,7 @@ def test_a_model_that_cannot_compute_activations_again_is_refused(tmp_path: Path
         check_checkpointing({name: True}, loaded, CONFIG_MAPPING["bert"](), task)
         albert = CONFIG_MAPPING["albert"]()
         check_checkpointing({name: False}, loaded, albert, task)
-        says = (
-            f"--training.{name}: AlbertForMaskedLM cannot compute activations again. Set training.{name} to"
-        )
+        says = f"--training.{name}: AlbertForMaskedLM cannot compute activations again. Set training.{name} to"
         with pytest.raises(RecipeError, match=says):
             check_checkpointing({name: True}, loaded, albert, task)
 
@@ -108,10 +106,7 @@ def test_a_model_that_cannot_compute_activations_again_is_refused(tmp_path: Path
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"model_type": "lama"},
-            "'lama' is not a causal language model of transformers. Did you mean 'llama'?",
-        ),
+        ({"model_type": "lama"}, "'lama' is not a causal language model of transformers. Did you mean 'llama'?"),
         ({"model_type": "vit"}, "'vit' is not a causal language model of transformers"),
         ({"model_type": None}, "has no 'model_type'"),
         ({"hidden_siz": 64}, "'hidden_siz' is not a key of a llama config. Did you mean 'hidden_size'?"),
@@ -132,9 +127,7 @@ def test_a_config_that_no_model_can_be_made_from_is_refused(
     assert message in str(error_of(loaded, tokenizer))
 
 
-def test_errors_name_the_line_of_the_key_or_the_option(
-    tokenizer: PreTrainedTokenizerBase, tmp_path: Path
-) -> None:
+def test_errors_name_the_line_of_the_key_or_the_option(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
     loaded = recipe(tmp_path, {**LLAMA, "hidden_siz": 1})
     assert str(error_of(loaded, tokenizer).where).endswith("(model.from_config.hidden_siz)")
     error = error_of(recipe(tmp_path, LLAMA, "--task.seq_len", "65"), tokenizer)
@@ -149,9 +142,7 @@ def test_other_names_of_a_key_are_known(tokenizer: PreTrainedTokenizerBase, tmp_
     assert (config.n_embd, config.n_layer) == (64, 2)
 
 
-def test_a_config_json_may_carry_keys_of_other_versions(
-    tokenizer: PreTrainedTokenizerBase, tmp_path: Path
-) -> None:
+def test_a_config_json_may_carry_keys_of_other_versions(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text(json.dumps({**LLAMA, "from_another_version": 1, "vocab_size": 400}))
     assert prepare_model(recipe(tmp_path, str(file)), None, tokenizer, CAUSAL).config.vocab_size == 400
@@ -189,9 +180,7 @@ def test_a_checkpoint_is_found_and_its_weights_are_loaded(tmp_path: Path) -> Non
         assert torch.equal(weight, original.state_dict()[name].bfloat16())
 
 
-def test_a_checkpoint_that_is_no_language_model_is_refused(
-    tokenizer: PreTrainedTokenizerBase, tmp_path: Path
-) -> None:
+def test_a_checkpoint_that_is_no_language_model_is_refused(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
     tiny_llama(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "vit"}')
     loaded = load_recipe(None, ["--model", str(tmp_path)])
@@ -218,9 +207,7 @@ def test_a_sequence_may_be_as_long_as_there_are_positions(
             AutoModelForMaskedLM.from_config(config)(input_ids=torch.full((1, seq_len), 5))
 
 
-def test_a_head_for_another_number_of_classes_is_refused(
-    tokenizer: PreTrainedTokenizerBase, tmp_path: Path
-) -> None:
+def test_a_head_for_another_number_of_classes_is_refused(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
     config = CONFIG_MAPPING["bert"](**sizes, vocab_size=320, num_labels=3)
     AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path)
@@ -239,9 +226,7 @@ def test_a_head_for_another_number_of_classes_is_refused(
         ("llama", {"attention_dropout": 0.5, "intermediate_size": 64}),
     ],
 )
-def test_without_dropout_training_computes_what_evaluation_does(
-    model_type: str, rates: dict[str, Any]
-) -> None:
+def test_without_dropout_training_computes_what_evaluation_does(model_type: str, rates: dict[str, Any]) -> None:
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 64}
     config = CONFIG_MAPPING[model_type](**sizes, **rates, bos_token_id=0, eos_token_id=0)
     lora = LoraConfig(target_modules="all-linear", lora_dropout=0.5, init_lora_weights=False)
@@ -290,7 +275,7 @@ def test_all_ranks_call_the_same_modules() -> None:
     config = CONFIG_MAPPING["nllb-moe"](**layers, **experts, **widths, vocab_size=32)
     model = AutoModelForSeq2SeqLM.from_config(config)
     said: list[str] = []
-    set_leaf_modules(model, 3, "deepspeed", said.append)
+    call_same_modules(model, 3, "deepspeed", said.append)
     assert (model.model.encoder.layerdrop, model.model.decoder.layerdrop) == (0, 0)
     assert model.config.encoder_layerdrop == 0.05, "what is saved with the model"
     assert len(said) == 1
@@ -298,11 +283,11 @@ def test_all_ranks_call_the_same_modules() -> None:
     leaves = [name for name, module in model.named_modules() if z3_leaf_module(module)]
     assert leaves == [f"model.{part}.layers.0.ffn.experts" for part in ("encoder", "decoder")]
     with pytest.raises(ConfigError, match="NllbMoeExperts calls experts one by one"):
-        set_leaf_modules(model, 2, "deepspeed", None)
-    set_leaf_modules(model, 0, "deepspeed", said.append)
-    set_leaf_modules(get_peft_model(model, LoraConfig(target_modules=["q_proj"])), 2, "deepspeed", None)
+        call_same_modules(model, 2, "deepspeed", None)
+    call_same_modules(model, 0, "deepspeed", said.append)
+    call_same_modules(get_peft_model(model, LoraConfig(target_modules=["q_proj"])), 2, "deepspeed", None)
     llama = AutoModelForCausalLM.from_config(CONFIG_MAPPING["llama"](**LLAMA))
-    set_leaf_modules(llama, 2, "deepspeed", said.append)
+    call_same_modules(llama, 2, "deepspeed", said.append)
     assert len(said) == 1
 
 

@@ -70,14 +70,7 @@ def test_too_few_or_too_small_ones_are_refused(tmp_path: Path) -> None:
 
 
 def test_an_encoder_decoder_and_large_blocks_take_what_they_need(tmp_path: Path) -> None:
-    shape = {
-        "vocab_size": 32_128,
-        "d_model": 1024,
-        "d_kv": 64,
-        "d_ff": 4096,
-        "num_layers": 24,
-        "num_heads": 16,
-    }
+    shape = {"vocab_size": 32_128, "d_model": 1024, "d_kv": 64, "d_ff": 4096, "num_layers": 24, "num_heads": 16}
     t5 = T5Config(**shape)
     run = functools.partial(sized, folder=tmp_path, gradient_checkpointing=True, config=t5)
     own = {**NVME, "buffer_count": 12, "max_in_cpu": 0}

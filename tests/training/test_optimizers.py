@@ -11,6 +11,7 @@ import pytest
 from torch.utils import cpp_extension
 from transformers import TrainingArguments
 
+from zerokit.distributed.parallel_groups import GroupPlace
 from zerokit.errors import ConfigError, RecipeError
 from zerokit.recipe import load_recipe
 from zerokit.training import optimizers
@@ -36,17 +37,14 @@ def resolved(folder: Path, *words: str, stage: int = 2) -> Any:
     (folder / "recipe.yaml").write_text(RECIPE)
     zero = ("--deepspeed.zero_optimization.stage", str(stage))
     loaded = load_recipe(folder / "recipe.yaml", [*zero, *words])
-    return resolve_arguments(loaded, world_size=1, default_precision="bf16")
+    return resolve_arguments(loaded, place=GroupPlace(), default_precision="bf16")
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         (("--training.optim_args", "lr=1"), "optim_args has no effect: adamw_torch_fused does not read it"),
-        (
-            ("--training.optim", "sgd", "--training.adam_beta1", "0.8"),
-            "adam_beta1 has no effect: sgd does not",
-        ),
+        (("--training.optim", "sgd", "--training.adam_beta1", "0.8"), "adam_beta1 has no effect: sgd does not"),
         (("--training.optim_target_modules", "a"), "optim_target_modules has no effect: adamw_torch_fused"),
         (
             ("--deepspeed.optimizer.type", "AdamW", "--training.optim_args", "a=1"),
@@ -111,10 +109,7 @@ def test_what_zero_or_offload_cannot_run_is_refused_with_what_works(
 def test_the_optimizer_on_the_host_is_the_one_that_is_compiled() -> None:
     zero = {"zero_optimization": {"offload_optimizer": {"device": "cpu"}}}
     assert host_optimizer({"zero_optimization": {}, "optimizer": {"type": "Lion"}}) is None
-    assert [host_optimizer({**zero, "optimizer": {"type": name}}) for name in ("AdamW", "Lion")] == [
-        "Adam",
-        "Lion",
-    ]
+    assert [host_optimizer({**zero, "optimizer": {"type": name}}) for name in ("AdamW", "Lion")] == ["Adam", "Lion"]
     assert host_optimizer(zero) == "Adam"
 
 

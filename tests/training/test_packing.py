@@ -98,9 +98,7 @@ def _sequences(lengths: Sequence[int], seed: int) -> list[dict[str, list[int]]]:
     return made
 
 
-def _sums(
-    task: CausalLM, model: Any, batches: Sequence[list[dict[str, Any]]], collator: Any
-) -> tuple[float, int]:
+def _sums(task: CausalLM, model: Any, batches: Sequence[list[dict[str, Any]]], collator: Any) -> tuple[float, int]:
     """Sum of the losses of micro batches, and the number of tokens that they are of."""
     total, count = 0.0, 0
     with torch.no_grad():
@@ -112,12 +110,7 @@ def _sums(
 
 
 @examples(10)
-@given(
-    st.lists(st.integers(2, CAPACITY), min_size=2, max_size=8),
-    st.integers(1, 5),
-    st.integers(0, 99),
-    st.data(),
-)
+@given(st.lists(st.integers(2, CAPACITY), min_size=2, max_size=8), st.integers(1, 5), st.integers(0, 99), st.data())
 def test_however_tokens_lie_in_batches_their_loss_is_the_same(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -187,10 +180,7 @@ def test_a_model_is_packed_where_its_code_keeps_documents_apart(
 ) -> None:
     config = AutoConfig.for_model(model_type, **SMALL, **keys)
     known = AutoModelForCausalLM._model_mapping
-    assert (
-        packing_unsupported_reason(known[type(config)], config, keys.get("attn_implementation"), CAPACITY)
-        == mixed
-    )
+    assert packing_unsupported_reason(known[type(config)], config, keys.get("attn_implementation"), CAPACITY) == mixed
     if mixed is not None:
         return
     torch.manual_seed(0)
@@ -251,18 +241,14 @@ def test_rows_have_positions_of_their_documents_and_padding_behind_them() -> Non
         {"input_ids": [3, 4, 5], "labels": [3, 4, 5]},
         {"input_ids": [6, 9, 6], "labels": [6, 9, 6], "position_ids": [0, 1, 0]},
     ]
-    made = {
-        name: values.tolist() for name, values in PackedCollator(1, None, 5, shares=True)(features).items()
-    }
+    made = {name: values.tolist() for name, values in PackedCollator(1, None, 5, shares=True)(features).items()}
     assert made == {
         "input_ids": [[7, 8, 3, 4, 5, 6, 9, 6, 1, 1]],
         "labels": [[IGNORED, 8, IGNORED, 4, 5, IGNORED, 9, 6, IGNORED, IGNORED]],
         "position_ids": [[0, 1, 0, 1, 2, 0, 1, 0, 1, 2]],
         "attention_mask": [[1] * 8 + [0] * 2],
     }
-    made = {
-        name: values.tolist() for name, values in PackedCollator(1, 4, 4, shares=False)(features[:2]).items()
-    }
+    made = {name: values.tolist() for name, values in PackedCollator(1, 4, 4, shares=False)(features[:2]).items()}
     assert made == {
         "input_ids": [[7, 8, 1, 1], [3, 4, 5, 1]],
         "labels": [[IGNORED, 8, IGNORED, IGNORED], [IGNORED, 4, 5, IGNORED]],

@@ -164,11 +164,7 @@ def tried(model_type: str, task_type: str, *more: str, stage: int = 2, **trainin
 
 REFUSED = {
     ("p_tuning", "sequence_classification", "llama"): "llama classifies by the last token, which it cannot",
-    (
-        "prompt_tuning",
-        "sequence_classification",
-        "llama",
-    ): "llama classifies by the last token, which it cannot",
+    ("prompt_tuning", "sequence_classification", "llama"): "llama classifies by the last token, which it cannot",
     ("prefix_tuning", "sequence_classification", "distilbert"): "keys and values alone, which distilbert has",
     **{
         (method, "masked_lm", "bert"): "for masked_lm. Choose peft.type lora or ia3"
@@ -239,12 +235,7 @@ def test_a_method_tells_examples_apart_by_what_they_say_or_is_refused(
             "1010 tokens and 20 learned ones before them, but the model has 1024 positions. "
             "Set task.seq_len to at most 1004",
         ),
-        (
-            "llama",
-            "--peft.type=lora --peft.target_modules=[nothing]",
-            {},
-            "the model has no module 'nothing'",
-        ),
+        ("llama", "--peft.type=lora --peft.target_modules=[nothing]", {}, "the model has no module 'nothing'"),
         (
             "llama",
             "--peft.type=p_tuning --peft.encoder_hidden_size=a",
@@ -308,20 +299,14 @@ def test_layers_that_no_adapter_can_sit_beside_are_left_out(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("excluded", ["[in_proj]", ".*in_proj"])
-def test_what_a_recipe_excludes_is_left_out_beside_them(
-    excluded: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(
-        CONFIGS, "mamba2", {**CONFIGS["mamba"], "num_heads": 4, "head_dim": 16, "n_groups": 1}
-    )
+def test_what_a_recipe_excludes_is_left_out_beside_them(excluded: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CONFIGS, "mamba2", {**CONFIGS["mamba"], "num_heads": 4, "head_dim": 16, "n_groups": 1})
     words_ = ("--peft.type=lora", "--peft.target_modules=all-linear", f"--peft.exclude_modules={excluded}")
     with pytest.raises(RecipeError, match="no module is left to adapt"):
         tried("mamba2", "causal_lm", *words_)
 
 
-def test_targets_that_nobody_names_are_those_that_the_estimate_counts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_targets_that_nobody_names_are_those_that_the_estimate_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(CONFIGS, "olmo2", CONFIGS["llama"])  # which peft does not know
     for model_type in ("llama", "gpt2", "olmo2"):
         for method, ours in (("lora", Lora(8)), ("ia3", Ia3())):
@@ -358,8 +343,7 @@ def test_code_that_asks_tensors_without_weights_for_numbers_ends_no_run(
 
 @pytest.mark.parametrize(
     ("model_type", "reads"),
-    [(t, True) for t in ("llama", "gpt2", "bart", "gemma3", "sourceless")]
-    + [("bert", False), ("distilbert", False)],
+    [(t, True) for t in ("llama", "gpt2", "bart", "gemma3", "sourceless")] + [("bert", False), ("distilbert", False)],
 )
 def test_a_classifier_that_finds_the_last_token_by_ids_is_known(model_type: str, reads: bool) -> None:
     from transformers import CONFIG_MAPPING

@@ -165,9 +165,7 @@ def test_what_peft_refuses_or_passes_over_is_a_recipe_error(
         ("p_tuning", "num_virtual_tokens", "'5'", 5),
     ],
 )
-def test_values_are_read_as_peft_computes_with_them(
-    type_: str, key: str, written: str, taken: object
-) -> None:
+def test_values_are_read_as_peft_computes_with_them(type_: str, key: str, written: str, taken: object) -> None:
     asked = check_peft_keys(load_recipe(None, words(type=type_, **{key: written})))
     assert asked is not None
     assert (asked.keys[key], type(asked.keys[key])) == (taken, type(taken))
@@ -187,9 +185,7 @@ ALL = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_pro
         ("All-Linear", ALL),
     ],
 )
-def test_names_as_peft_takes_them_are_no_mistakes(
-    targets: str, adapted: set[str], model: PreTrainedModel
-) -> None:
+def test_names_as_peft_takes_them_are_no_mistakes(targets: str, adapted: set[str], model: PreTrainedModel) -> None:
     keys = {"target_modules": targets, "rank_pattern": "{q_proj: 2, '.*up_proj': 3}"}
     given = {"q_proj": 2, "up_proj": 3}
     assert ranks(add(model, r="4", **keys)) == {name: given.get(name, 4) for name in adapted}

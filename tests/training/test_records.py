@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -13,19 +14,19 @@ import pytest
 
 from tests import processes
 from zerokit.documents import parse_json
-from zerokit.reporting.curves import draw_losses
+from zerokit.reporting.losses import read_losses
 from zerokit.training.progress import RunProgress
 from zerokit.training.report import METRICS_FILE, REPORT_FILE, RunReport, git_commit
+from zerokit.training.run import draw_losses
 from zerokit.training.throughput import Throughput
+from zerokit.training.trackers import CURVE_FILE
 
 INFINITE = float("inf")
 NAN = float("nan")
 
 
 def state(step: int, *, main: bool = True, tokens: int = 0) -> Any:
-    return SimpleNamespace(
-        is_world_process_zero=main, global_step=step, max_steps=4, num_input_tokens_seen=tokens
-    )
+    return SimpleNamespace(is_world_process_zero=main, global_step=step, max_steps=4, num_input_tokens_seen=tokens)
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -33,9 +34,7 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     return [parse_json(line).data for line in (folder / METRICS_FILE).read_text().splitlines()]
 
 
-def drive(
-    callback: RunProgress, logs: dict[int, dict[str, Any]], *, start: int = 0, main: bool = True
-) -> None:
+def drive(callback: RunProgress, logs: dict[int, dict[str, Any]], *, start: int = 0, main: bool = True) -> None:
     unused: Any = None
     callback.on_train_begin(unused, state(start, main=main), unused)
     for step, entry in logs.items():
@@ -64,9 +63,7 @@ def test_each_log_is_one_line(
 def test_steps_take_as_long_on_every_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for main in (True, False):
         clock = itertools.count(1000)
-        monkeypatch.setattr(
-            "zerokit.training.progress.time", SimpleNamespace(monotonic=lambda c=clock: next(c))
-        )
+        monkeypatch.setattr("zerokit.training.progress.time", SimpleNamespace(monotonic=lambda c=clock: next(c)))
         throughput = Throughput()
         drive(RunProgress(tmp_path, throughput=throughput), {1: {"eval_loss": 2.5}}, main=main)
         assert throughput.step_seconds is not None
@@ -113,25 +110,26 @@ def test_each_figure_is_a_line_of_a_table(tmp_path: Path) -> None:
     ]
 
 
-def test_the_curve_has_a_line_for_each_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drive(
-        RunProgress(tmp_path), {1: {"loss": 3.0}, 2: {"loss": NAN}, 3: {"loss": 2.0}, 4: {"eval_loss": 1.0}}
-    )
-    drawn: list[Any] = []
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, *_, **__: drawn.append(figure))
-    draw_losses(tmp_path / METRICS_FILE, tmp_path / "loss.png")
-    lines_ = drawn[0].axes[0].lines
-    assert [line.get_xydata().tolist() for line in lines_] == [[[1, 3], [3, 2]], [[4, 1]]]
+def test_the_curve_has_a_line_for_each_loss(tmp_path: Path) -> None:
+    drive(RunProgress(tmp_path), {1: {"loss": 3.0}, 2: {"loss": NAN}, 3: {"loss": 2.0}, 4: {"eval_loss": 1.0}})
+    assert read_losses(tmp_path / METRICS_FILE) == {"training": [(1, 3), (3, 2)], "held-out": [(4, 1)]}
     with (tmp_path / METRICS_FILE).open("a") as file:
         file.write('5\n{"loss": 9}\n{"step": 5, "lo')  # killed
     drive(RunProgress(tmp_path), {2: {"loss": 2.5}}, start=1)
-    draw_losses(tmp_path / METRICS_FILE, tmp_path / "loss.png")
-    assert [line.get_xydata().tolist() for line in drawn[1].axes[0].lines] == [[[1, 3], [2, 2.5]]]
+    assert read_losses(tmp_path / METRICS_FILE) == {"training": [(1, 3), (2, 2.5)]}
 
 
-def test_the_commit_is_that_of_the_folder_with_what_differs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_curve_of_a_long_run_keeps_its_ends(tmp_path: Path) -> None:
+    values = [float(abs(3000 - step)) for step in range(8000)]
+    lines = [json.dumps({"step": step, "loss": value}) for step, value in enumerate(values)]
+    (tmp_path / METRICS_FILE).write_text("\n".join(lines))
+    known = read_losses(tmp_path / METRICS_FILE)["training"]
+    assert known == sorted(known)
+    assert len(known) <= 1000
+    assert {(3000, 0.0), (0, 3000.0), (7999, 4999.0)} <= set(known)
+
+
+def test_the_commit_is_that_of_the_folder_with_what_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert git_commit() is None
@@ -160,20 +158,13 @@ def _git(folder: Path, *words: str) -> str:
 
 _HOSTILE_CONFIG = {
     **dict.fromkeys(
-        ("core.fsmonitor", "core.editor", "core.pager", "core.sshCommand", "core.askPass", "core.gitProxy"),
-        "",
+        ("core.fsmonitor", "core.editor", "core.pager", "core.sshCommand", "core.askPass", "core.gitProxy"), ""
     ),
     **dict.fromkeys(("core.alternateRefsCommand", "diff.external", "credential.helper", "gpg.program"), ""),
     **{f"filter.x.{kind}": "" for kind in ("clean", "smudge", "process")},
-    **{
-        f"{kind}.x.{key}": ""
-        for kind, key in (("diff", "command"), ("diff", "textconv"), ("merge", "driver"))
-    },
+    **{f"{kind}.x.{key}": "" for kind, key in (("diff", "command"), ("diff", "textconv"), ("merge", "driver"))},
     **{f"pager.{command}": "" for command in ("rev-parse", "config", "diff-index", "update-index")},
-    **{
-        f"alias.{command}": "!"
-        for command in ("rev-parse", "config", "diff-index", "update-index", "describe")
-    },
+    **{f"alias.{command}": "!" for command in ("rev-parse", "config", "diff-index", "update-index", "describe")},
     **{"remote.origin.url": "ext::", "remote.origin.uploadpack": ""},
 }
 """Keys of git's config that name a program, and what is written before it."""
@@ -197,9 +188,7 @@ def _let_run(git_folder: Path, program: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["folder", "worktree", "file", "incomplete", "included"])
-def test_no_program_runs_that_a_repository_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_no_program_runs_that_a_repository_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
     program, ran = tmp_path / "program", tmp_path / "ran"
     program.write_text(f'#!/bin/sh\necho "$0 $*" >> {ran}\ncat\n')
@@ -279,6 +268,7 @@ REPORT = RunReport(
     num_trainable_parameters=1,
     zero_stage=2,
     world_size=2,
+    parallel={"data": 2, "sequence": 1, "tensor": 1},
     precision="bf16",
     device="cpu",
     num_train_examples=3,
@@ -330,10 +320,15 @@ def test_lines_are_added_to_the_files_of_the_run_alone(plant: Any, tmp_path: Pat
 
 
 def test_the_curve_takes_the_place_of_a_link(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     drive(RunProgress(tmp_path), {1: {"loss": 3.0}})
     (tmp_path / "theirs").write_text("theirs")
-    (tmp_path / "loss.png").symlink_to("theirs")
-    draw_losses(tmp_path / METRICS_FILE, tmp_path / "loss.png")
+    (tmp_path / CURVE_FILE).symlink_to("theirs")
+    draw_losses(tmp_path)
     assert (tmp_path / "theirs").read_text() == "theirs"
-    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+    assert "Loss of" in (tmp_path / CURVE_FILE).read_text()
+
+
+def test_a_run_without_losses_has_no_curve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    drive(RunProgress(tmp_path), {})
+    draw_losses(tmp_path)
+    assert f"{tmp_path / CURVE_FILE} cannot be written: there is nothing to draw" in capsys.readouterr().err

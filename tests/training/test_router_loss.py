@@ -60,14 +60,10 @@ def decoder(model_type: str) -> PreTrainedModel:
 
 def encoder_decoder() -> PreTrainedModel:
     widths = {"d_model": 32, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "num_experts": 4}
-    layers = dict.fromkeys(
-        ("encoder_layers", "decoder_layers", "encoder_sparse_step", "decoder_sparse_step"), 1
-    )
+    layers = dict.fromkeys(("encoder_layers", "decoder_layers", "encoder_sparse_step", "decoder_sparse_step"), 1)
     heads = dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 4)
     router = {"output_router_logits": True, "router_aux_loss_coef": 0.5}
-    config = AutoConfig.for_model(
-        "nllb-moe", vocab_size=VOCABULARY, **widths, **layers, **heads, **router, **_TOKENS
-    )
+    config = AutoConfig.for_model("nllb-moe", vocab_size=VOCABULARY, **widths, **layers, **heads, **router, **_TOKENS)
     torch.manual_seed(0)
     return AutoModelForSeq2SeqLM.from_config(config).eval()  # type: ignore[no-any-return]
 
@@ -141,15 +137,9 @@ def micro_batches(task: Task, model: PreTrainedModel, tokenizer: Any) -> list[di
     return [dict(collate(rows[start : start + BATCH])) for start in range(0, len(rows) - BATCH + 1, BATCH)]
 
 
-@pytest.mark.parametrize(
-    ("model_type", "chunked"), [*itertools.product(DECODERS, (False, True)), ("nllb-moe", False)]
-)
+@pytest.mark.parametrize(("model_type", "chunked"), [*itertools.product(DECODERS, (False, True)), ("nllb-moe", False)])
 def test_it_counts_once_a_step_for_any_accumulation_and_number_of_ranks(
-    model_type: str,
-    chunked: bool,
-    tokenizer: PreTrainedTokenizerBase,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    model_type: str, chunked: bool, tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     if chunked:
         monkeypatch.setattr(loss_chunks, "CHUNK_LOGITS", 4 * VOCABULARY)
@@ -185,9 +175,7 @@ def test_a_z_loss_of_rows_without_padding_is_that_of_one_large_batch(
     assert losses == pytest.approx([losses[0]] * 4, rel=1e-5)
 
 
-def test_it_counts_once_where_each_rank_has_its_own_mean(
-    tokenizer: PreTrainedTokenizerBase, tmp_path: Path
-) -> None:
+def test_it_counts_once_where_each_rank_has_its_own_mean(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
     model = decoder("mixtral")
     task = task_for("causal_lm", model)
     batches = micro_batches(task, model, tokenizer)[:3]
@@ -241,9 +229,7 @@ def test_it_is_not_lost_where_labels_are_smoothed(
     assert found == pytest.approx(total, rel=1e-5)
 
 
-def test_a_held_out_loss_weighs_it_as_training_does(
-    tokenizer: PreTrainedTokenizerBase, tmp_path: Path
-) -> None:
+def test_a_held_out_loss_weighs_it_as_training_does(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
     model = decoder("mixtral")
     task = task_for("causal_lm", model)
     batches = micro_batches(task, model, tokenizer)

@@ -95,9 +95,7 @@ def test_a_new_model_replaces_all_files_of_the_old_one(
     check_checkpoint(tmp_path, where="w")
 
 
-def test_what_a_crash_left_in_the_staging_folder_is_not_published(
-    model: PreTrainedModel, tmp_path: Path
-) -> None:
+def test_what_a_crash_left_in_the_staging_folder_is_not_published(model: PreTrainedModel, tmp_path: Path) -> None:
     make_staging(tmp_path / ".saving")
     (tmp_path / ".saving" / "model-00001-of-00002.safetensors").write_bytes(b"half")
     save(StubTrainer(model), tmp_path)
@@ -347,9 +345,7 @@ def is_mine(path: Path, kind: str) -> bool:
 
 
 @pytest.mark.parametrize("kind", ["file", "folder", "link"])
-def test_what_has_the_name_of_the_link_to_the_model_is_refused_before_training(
-    kind: str, tmp_path: Path
-) -> None:
+def test_what_has_the_name_of_the_link_to_the_model_is_refused_before_training(kind: str, tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text(ONE_STEP_RECIPE)
     for place in (tmp_path / "out", tmp_path / "second"):
         place.mkdir()
@@ -358,9 +354,7 @@ def test_what_has_the_name_of_the_link_to_the_model_is_refused_before_training(
     with pytest.raises(ZerokitError, match="needs this name for a link") as caught:
         output.check(load_recipe(tmp_path / "recipe.yaml"))
     errors = [caught.value, *caught.value.others]
-    assert [error.where for error in errors] == [
-        str(tmp_path / name / ".model") for name in ("out", "second")
-    ]
+    assert [error.where for error in errors] == [str(tmp_path / name / ".model") for name in ("out", "second")]
 
 
 @pytest.mark.parametrize("kind", ["file", "folder", "link"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -13,17 +13,16 @@ from transformers import TrainingArguments
 from transformers.trainer_callback import TrainerState
 
 from zerokit.distributed.group import RankGroup
+from zerokit.distributed.parallel_groups import GroupPlace
 from zerokit.distributed.ranks import Ranks
 from zerokit.distributed.run_policy import REHEARSAL
 from zerokit.errors import RunError
 from zerokit.recipe.model import TaskSection
 from zerokit.training.batch_source import BatchSource
-from zerokit.training.datasets import find_places
+from zerokit.training.examples import Tokenized
+from zerokit.training.prepare_data import find_places
 from zerokit.training.step_monitor import MAX_SKIPPED_FP16_STEPS, StepMonitor, UsualLoss
 from zerokit.training.tasks import task_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 INFINITE, NAN = float("inf"), float("nan")
 
@@ -60,6 +59,7 @@ class Steps:
             task_of(TaskSection(seq_len=16)),
             rows,
             lambda numbers: [f"data.jsonl:{number + 1}" for number in numbers],
+            GroupPlace(),
         )
         assert source.sampler is not None
         source.sampler.layout = None
@@ -132,9 +132,7 @@ def test_a_step_waits_for_its_device_once(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert waits == ["tolist"]
 
 
-def test_a_spike_names_its_examples_and_may_end_the_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_spike_names_its_examples_and_may_end_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     steps = Steps(tmp_path)
     for number in range(30):
         steps(2.0 + number % 2, 1.0, 1.0)
@@ -153,9 +151,7 @@ def test_a_spike_names_its_examples_and_may_end_the_run(
     steps(2.0, 9.0, NAN)
 
 
-def test_spikes_are_skipped_until_there_are_too_many(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_spikes_are_skipped_until_there_are_too_many(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     steps = Steps(tmp_path, on_spike="skip", most=2)
 
     def step(loss: float, norm: float | None = 1.0, skipped: bool = False) -> bool:
@@ -191,24 +187,11 @@ def test_a_loss_that_stays_high_is_usual_after_some_steps() -> None:
     assert usual.exceeded_by(9.0) == pytest.approx(4.05)
 
 
-def test_examples_are_looked_for_once_and_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[int] = []
-
-    def numbers() -> Iterator[int]:
-        for number in (0, 2, 2, 5):
-            made.append(number)
-            yield number
-
-    places = find_places(numbers(), "line {}".format)
-    assert places([2, 0]) == ["line 2", "line 0"]
-    assert made == [0, 2, 2]
-    monkeypatch.setattr("zerokit.training.datasets.MAX_SEARCH_SECONDS", 0.0)
-    assert places([1]) == ["line 2"]
-    assert places([3]) == []
-    assert made == [0, 2, 2]
-    monkeypatch.undo()
-    assert places([3]) == ["line 5"]
-    assert places([4]) == []
+def test_examples_are_found_by_the_numbers_that_tokenizing_keeps() -> None:
+    rows = Dataset.from_dict({"input_ids": [[1]] * 4})
+    kept = Tokenized(rows, {}, 0, numbers=Dataset.from_dict({"example": [0, 2, 2, 5]}))
+    assert find_places(kept, "line {}".format)([3, 0]) == ["line 5", "line 0"]
+    assert find_places(Tokenized(rows, {}, 0), "line {}".format)([3, 0]) == []
 
 
 def test_fp16_may_skip_steps_while_it_finds_its_loss_scale(tmp_path: Path) -> None:

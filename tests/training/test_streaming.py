@@ -102,18 +102,14 @@ def test_every_example_comes_once_an_epoch(count: int, buffer: int, size: int, s
 
 @given(st.integers(2, 50), st.integers(2, 60), st.integers(1, 9), st.integers(0, 40), st.booleans())
 @examples(15)
-def test_a_stream_goes_on_after_any_step(
-    count: int, buffer: int, size: int, after: int, shuffled: bool
-) -> None:
+def test_a_stream_goes_on_after_any_step(count: int, buffer: int, size: int, after: int, shuffled: bool) -> None:
     """Also in later epochs, and at the ends of buffers and epochs."""
     seed = 3 if shuffled else None
     whole = list(islice(stream_of(count, buffer, seed=seed).steps(size, BLANK), after + 12))
     begin = whole[after].end
     assert json.loads(json.dumps(begin.state)) == begin.state
     rest = list(islice(stream_of(count, buffer, seed=seed, begin=begin).steps(size, BLANK), 11))
-    assert [(step.rows, step.numbers) for step in rest] == [
-        (step.rows, step.numbers) for step in whole[after + 1 :]
-    ]
+    assert [(step.rows, step.numbers) for step in rest] == [(step.rows, step.numbers) for step in whole[after + 1 :]]
 
 
 def test_epochs_and_seeds_have_orders_of_their_own() -> None:
@@ -180,9 +176,7 @@ def test_data_without_a_token_to_train_on_end_the_run_and_are_not_read_for_ever(
         next(stream.steps(2, BLANK))
 
 
-def test_texts_are_packed_within_a_buffer_and_none_is_lost(
-    tokenizer: PreTrainedTokenizerBase, tmp_path: Path
-) -> None:
+def test_texts_are_packed_within_a_buffer_and_none_is_lost(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
     rows = [{"text": f"The statement number {number}. " * (1 + number % 4)} for number in range(30)]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for apart in (True, False):
@@ -222,9 +216,7 @@ def test_a_position_is_read_as_it_was_written(tmp_path: Path) -> None:
         ('{"state": 4}', "has a number that is none"),
     ],
 )
-def test_a_position_that_cannot_be_read_is_said_in_one_line(
-    content: str | None, message: str, tmp_path: Path
-) -> None:
+def test_a_position_that_cannot_be_read_is_said_in_one_line(content: str | None, message: str, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / POSITION_FILE).write_text(content)
     with pytest.raises(CheckpointError) as caught:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -24,8 +25,8 @@ from zerokit.training.examples import IGNORED, tokenize
 from zerokit.training.formats import detect_format
 from zerokit.training.preview import marked
 from zerokit.training.tasks import TASKS, task_of, tasks_for
+from zerokit.training.tasks.generated import questions, rouge_l
 from zerokit.training.tasks.labels import describe_labels, known_labels
-from zerokit.training.tasks.seq2seq import rouge_l
 from zerokit.training.tasks.token_classification import Entity, entities
 
 if TYPE_CHECKING:
@@ -38,9 +39,7 @@ def made(
     type_: TaskType, rows: list[dict[str, Any]] | RowDataset, known: tuple[str, ...] = (), **section: Any
 ) -> Task:
     examples = rows if isinstance(rows, RowDataset) else RowDataset.of_rows(rows)
-    return task_of(TaskSection(type=type_, **section)).with_labels_of(
-        examples, Columns(), known, "data.train"
-    )
+    return task_of(TaskSection(type=type_, **section)).with_labels_of(examples, Columns(), known, "data.train")
 
 
 def encoded(task: Task, rows: list[dict[str, Any]] | RowDataset, tokenizer: Any) -> list[dict[str, Any]]:
@@ -88,9 +87,7 @@ def test_texts_and_numbers_of_one_file_are_classes_together(
 
 
 @pytest.mark.parametrize("name", OF_TEXTS)
-def test_labels_of_files_keep_their_spelling(
-    name: str, tmp_path: Path, tokenizer: PreTrainedTokenizerBase
-) -> None:
+def test_labels_of_files_keep_their_spelling(name: str, tmp_path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     labels = ("NA", "null", "True", "2021-05-01", "1.0", "01", "1", "001", "nan", "1e5")
     (tmp_path / name).write_bytes(OF_TEXTS[name]([{"text": "t", "label": label} for label in labels]))
     rows = load_examples(str(tmp_path / name), where="data.train")
@@ -151,9 +148,7 @@ def test_whole_numbers_with_a_point_are_whole(tokenizer: PreTrainedTokenizerBase
         encoded(task, [{"text": "a", "label": float("nan")}], tokenizer)
 
 
-def test_numbers_with_a_fraction_and_one_class_alone_are_no_classes(
-    tokenizer: PreTrainedTokenizerBase,
-) -> None:
+def test_numbers_with_a_fraction_and_one_class_alone_are_no_classes(tokenizer: PreTrainedTokenizerBase) -> None:
     for known in ((), ("x",), ("x", "y")):
         with pytest.raises(DataError, match="every 'label' is 'x': there is nothing to tell apart"):
             made("sequence_classification", [{"text": "a", "label": "x"}] * 2, known=known)
@@ -164,8 +159,7 @@ def test_numbers_with_a_fraction_and_one_class_alone_are_no_classes(
 
 
 @pytest.mark.parametrize(
-    "columns",
-    [("text", "text_pair"), ("premise", "hypothesis"), ("sentence1", "sentence2"), ("question", "sentence")],
+    "columns", [("text", "text_pair"), ("premise", "hypothesis"), ("sentence1", "sentence2"), ("question", "sentence")]
 )
 def test_pairs_of_texts_are_told_by_their_columns_and_joined_as_the_tokenizer_joins_them(
     columns: tuple[str, str], tmp_path: Path
@@ -182,17 +176,13 @@ def test_pairs_of_texts_are_told_by_their_columns_and_joined_as_the_tokenizer_jo
     shown = "\n".join("".join(text for text, _ in line) for line in task.marked(sequences[0], tokenizer))
     assert "one two" in shown
     assert "three" in shown
-    cut = encoded(
-        made("sequence_classification", rows, seq_len=8), [{**rows[0], columns[1]: "w " * 50}], tokenizer
-    )
+    cut = encoded(made("sequence_classification", rows, seq_len=8), [{**rows[0], columns[1]: "w " * 50}], tokenizer)
     assert len(cut[0]["input_ids"]) == 8
     assert 0 in cut[0]["token_type_ids"]
 
 
 @pytest.mark.parametrize(("types", "segmented"), [(2, True), (1, False), (0, False)])
-def test_only_models_with_segments_are_given_them_blanks_too(
-    types: int, segmented: bool, tmp_path: Path
-) -> None:
+def test_only_models_with_segments_are_given_them_blanks_too(types: int, segmented: bool, tmp_path: Path) -> None:
     rows = [{"premise": "one two", "hypothesis": "three", "label": label} for label in ("a", "b")]
     tokenizer, task = with_segments(tmp_path), made("sequence_classification", rows)
     model = SimpleNamespace(config=SimpleNamespace(type_vocab_size=types))
@@ -212,9 +202,7 @@ def with_segments(folder: Path) -> Any:
     tokenizer = tiny_tokenizer(folder)
     end = tokenizer.eos_token
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
-        single=f"$A:0 {end}:0",
-        pair=f"$A:0 {end}:0 $B:1 {end}:1",
-        special_tokens=[(end, tokenizer.eos_token_id)],
+        single=f"$A:0 {end}:0", pair=f"$A:0 {end}:0 $B:1 {end}:1", special_tokens=[(end, tokenizer.eos_token_id)]
     )
     tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
     return tokenizer
@@ -299,9 +287,7 @@ def test_the_first_token_of_each_word_has_its_tag(tokenizer: PreTrainedTokenizer
     labelled = [index for index, label in enumerate(first["labels"]) if label != IGNORED]
     starts = [len("".join(pieces[:index])) for index in labelled]
     # A byte-level token brings the space before its word, or that is one of its own.
-    assert [start in (begin - 1, begin) for start, begin in zip(starts, (0, 4, 13, 26), strict=True)] == [
-        True
-    ] * 4
+    assert [start in (begin - 1, begin) for start, begin in zip(starts, (0, 4, 13, 26), strict=True)] == [True] * 4
     assert [task.labels[first["labels"][index]] for index in labelled] == TAGGED[0]["tags"]
     cut = made("token_classification", TAGGED, seq_len=8)
     assert len(encoded(cut, TAGGED, tokenizer)[0]["labels"]) == 8
@@ -531,10 +517,7 @@ def test_answers_begin_at_once_wherever_sources_are_padded(tokenizer: PreTrained
 
 @pytest.mark.parametrize(
     ("model_type", "keys"),
-    [
-        ("led", {"attention_window": [12]}),
-        ("bigbird_pegasus", {"attention_type": "block_sparse", "block_size": 12}),
-    ],
+    [("led", {"attention_window": [12]}), ("bigbird_pegasus", {"attention_type": "block_sparse", "block_size": 12})],
 )
 def test_sources_fill_the_windows_of_a_model(
     model_type: str, keys: dict[str, Any], tokenizer: PreTrainedTokenizerBase
@@ -603,9 +586,7 @@ def test_preferred_answers_are_texts_or_last_turns(tokenizer: PreTrainedTokenize
         trained({"chosen": [question, chosen, question], "rejected": [question, rejected]})
 
 
-def test_the_loss_of_pairs_is_trls(
-    tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, tmp_path: Path
-) -> None:
+def test_the_loss_of_pairs_is_trls(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, tmp_path: Path) -> None:
     """The sigmoid loss of TRL 1.16 (``trainer/dpo_trainer.py``), of log-probabilities summed one by one."""
     rows = [PREFERRED, {"prompt": "a", "chosen": "b" * 30, "rejected": "c"}]
     task = made("dpo", rows, beta=0.3)
@@ -625,9 +606,7 @@ def test_the_loss_of_pairs_is_trls(
         )
         delta_score = (chosen - reference[:2, 0]) - (rejected - reference[:2, 1])
         loss, rewards = task.loss(model, batch)
-    assert float(loss) == pytest.approx(
-        float(-torch.nn.functional.logsigmoid(0.3 * delta_score).sum()), rel=1e-4
-    )
+    assert float(loss) == pytest.approx(float(-torch.nn.functional.logsigmoid(0.3 * delta_score).sum()), rel=1e-4)
     assert task.num_targets(batch) == 2
     scores = task.scores(rewards, batch, model, tokenizer)
     margins = 0.3 * delta_score
@@ -667,3 +646,20 @@ def test_metrics_of_no_examples_are_nan(type_: str, rows: list[dict[str, Any]], 
     metrics = made(type_, rows).metrics([0.0] * count)
     assert metrics
     assert all(math.isnan(value) or value == 0 for value in metrics.values())
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_answers_to_generate_are_those_of_each_document(tokenizer: PreTrainedTokenizerBase, apart: bool) -> None:
+    rows = [{"prompt": "the for", "completion": " statement"}, {"prompt": "a", "completion": " class body"}]
+    task = replace(made("causal_lm", rows, seq_len=32, predict_with_generate=True), mixed=None if apart else "why")
+    sequences = encoded(task, rows, tokenizer)
+    batch = task.collator(tokenizer, None)([*sequences, task.blank()])
+    texts = [[tokenizer.decode(part, skip_special_tokens=True) for part in pair] for pair in questions(batch)]
+    assert sorted(texts) == sorted([row["prompt"], row["completion"]] for row in rows)
+
+
+@pytest.mark.parametrize("section", [{}, {"loss_on": "all"}])
+def test_texts_have_no_answers_to_generate(tokenizer: PreTrainedTokenizerBase, section: dict[str, Any]) -> None:
+    task = made("causal_lm", [], predict_with_generate=True, **section)
+    with pytest.raises(ZerokitError, match="no answers to generate"):
+        task.encoder(tokenizer, "prompt_completion" if section else "text", Columns())

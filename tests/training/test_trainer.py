@@ -162,9 +162,7 @@ def test_every_example_gets_its_reference_whatever_loads_the_batches(
         for other in (7, 8, 9)
     ]
     options = {"per_device_train_batch_size": 2, "per_device_eval_batch_size": 2, "use_cpu": True}
-    args = TrainingArguments(
-        str(tmp_path), remove_unused_columns=False, report_to="none", **{**options, **keys}
-    )
+    args = TrainingArguments(str(tmp_path), remove_unused_columns=False, report_to="none", **{**options, **keys})
     trainer = zero_trainer(task, model, args, tokenizer, rows, held_out=Dataset.from_list(rows[:1]))
     train_batches = trainer.get_train_dataloader()
     trainer.add_reference(trainer.train_dataset)
@@ -176,9 +174,7 @@ def test_every_example_gets_its_reference_whatever_loads_the_batches(
     assert trainer.get_eval_dataloader().dataset is trainer.eval_dataset
 
 
-def test_a_step_has_the_losses_that_its_task_counts(
-    tokenizer: PreTrainedTokenizerBase, tmp_path: Path
-) -> None:
+def test_a_step_has_the_losses_that_its_task_counts(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
     """The Trainer thinks that a class without "ForCausalLM" in its name does not shift labels."""
     model = AutoModelForCausalLM.from_config(
         AutoConfig.for_model("openai-gpt", vocab_size=320, n_embd=16, n_layer=1, n_head=2, n_positions=64)

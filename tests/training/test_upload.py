@@ -48,9 +48,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Hub:
     return made
 
 
-def test_what_cannot_be_uploaded_is_refused_before_training(
-    hub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_uploaded_is_refused_before_training(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     for repo in ("me/mine", "ours/mine"):
         check_upload(repo)
     for repo in ("you/mine", "theirs/mine"):

@@ -164,9 +164,7 @@ def _tensors(folder: Path) -> dict[str, str]:
             for name in opened.keys():  # noqa: SIM118 - not a mapping
                 tensor = opened.get_tensor(name).contiguous()
                 held = tensor.flatten().view(torch.uint8).numpy().tobytes()
-                digests[name] = (
-                    f"{tensor.dtype} {list(tensor.shape)} " + hashlib.sha256(held).hexdigest()[:16]
-                )
+                digests[name] = f"{tensor.dtype} {list(tensor.shape)} " + hashlib.sha256(held).hexdigest()[:16]
     return digests
 
 

@@ -35,17 +35,7 @@ SCRIPT_RUNS: dict[str, list[str]] = {
     "llama-zero2-lora": ["--num-gpus", "2", "features.py", "--stage", "2", "--lora"],
     "llama-chunked-loss": ["--num-gpus", "2", "features.py", "--stage", "2", "--loss", "chunked"],
     "llama-zero0-accumulation": ["--num-gpus", "2", "features.py", "--stage", "0", "--accumulation", "4"],
-    "mixtral-zero3": [
-        "--num-gpus",
-        "8",
-        "features.py",
-        "--stage",
-        "3",
-        "--model",
-        "mixtral",
-        "--layers",
-        "2",
-    ],
+    "mixtral-zero3": ["--num-gpus", "8", "features.py", "--stage", "3", "--model", "mixtral", "--layers", "2"],
     "qwen3-moe-zero2": ["--num-gpus", "8", "features.py", "--stage", "2", "--model", "qwen3_moe"],
     "deepspeed-moe": ["--num-gpus", "4", "features.py", "--model", "deepspeed_moe", "--experts-over", "4"],
     "accelerate": ["--num-gpus", "4", "features_accelerate.py", "--stage", "2"],
@@ -66,11 +56,7 @@ def recipes() -> Iterator[tuple[str, int, dict[str, Any]]]:
     for task in _TASKS:
         yield f"{task}-1-rank", 1, _recipe(task, stage=2)
     for task in ("causal_lm", "dpo"):
-        yield (
-            f"{task}-lora",
-            1,
-            _recipe(task, stage=2, peft={**_LORA, "target_modules": ["q_proj", "v_proj"]}),
-        )
+        yield (f"{task}-lora", 1, _recipe(task, stage=2, peft={**_LORA, "target_modules": ["q_proj", "v_proj"]}))
     for stage in range(4):
         yield f"causal_lm-zero{stage}", 2, _recipe("causal_lm", stage=stage)
     for task in ("seq2seq", "token_classification"):

@@ -50,12 +50,8 @@ _SUPER_OFFLOAD = _seen(
 _ORIGINAL_MUON = "deepspeed/runtime/zero/muon/original_muon.py"
 _DECOUPLED = "deepspeed/runtime/checkpoint_engine/decoupled_checkpoint_engine.py"
 _AUTOCAST = "deepspeed/runtime/torch_autocast.py"
-_LEAF_MODULES = _seen(
-    "deepspeed/runtime/zero/leaf_module_config.py", "DEFAULT_LEAF_MODULE_CLASSES", "0.18.0 .."
-)
-_ZENFLOW3 = _seen(
-    "deepspeed/ops/adam/zenflow_torch_adam.py", "class ZenFlowSelectiveAdamW_stage3", "0.18.1 .."
-)
+_LEAF_MODULES = _seen("deepspeed/runtime/zero/leaf_module_config.py", "DEFAULT_LEAF_MODULE_CLASSES", "0.18.0 ..")
+_ZENFLOW3 = _seen("deepspeed/ops/adam/zenflow_torch_adam.py", "class ZenFlowSelectiveAdamW_stage3", "0.18.1 ..")
 _COSINE = _seen(_SCHEDULES, "cosine_progress", "0.19.3 ..")
 _UNIVERSAL_ZERO3 = _seen(_ZERO3, "def _load_universal_checkpoint(", "0.14.5 ..")
 
@@ -64,18 +60,10 @@ EVIDENCE: dict[str, tuple[Evidence, ...]] = {
     "overlap-wait": (_seen(_ZERO12, "get_accelerator().current_stream().wait_stream(stream)", "0.14.3 .."),),
     "overlap-buffer-index": (
         _seen(_ZERO12, "        self.index = 0\n        self.has_moe_params = False", "0.17.2 .. 0.18.5"),
-        _seen(
-            _ZERO12,
-            "get_accelerator().current_stream().wait_stream(self.reduction_stream)",
-            "0.17.5 .. 0.18.5",
-        ),
+        _seen(_ZERO12, "get_accelerator().current_stream().wait_stream(self.reduction_stream)", "0.17.5 .. 0.18.5"),
     ),
     "overlap-does-not-overlap": (
-        _seen(
-            _ZERO12,
-            "get_accelerator().current_stream().wait_stream(self.reduction_stream)",
-            "0.17.5 .. 0.18.5",
-        ),
+        _seen(_ZERO12, "get_accelerator().current_stream().wait_stream(self.reduction_stream)", "0.17.5 .. 0.18.5"),
     ),
     "overlap-buffer-lifetime": (_seen(_ZERO12, "buf.record_stream(", "0.19.0 .."),),
     "overlap-producer-streams": (_seen(_ZERO12, "copy_streams", "0.19.3 .."),),
@@ -87,11 +75,7 @@ EVIDENCE: dict[str, tuple[Evidence, ...]] = {
         _seen("deepspeed/compile/init_z3.py", "if use_opt and p.requires_grad:", "0.19.6 .."),
     ),
     "zero3-gradient-stream": (
-        _seen(
-            _ZERO3,
-            "reduce_and_partition_stream.wait_stream(get_accelerator().default_stream())",
-            ".. 0.18.8",
-        ),
+        _seen(_ZERO3, "reduce_and_partition_stream.wait_stream(get_accelerator().default_stream())", ".. 0.18.8"),
     ),
     "gloo-stage12-step": (_seen(_ZERO12, "flatten_on_gpu", "0.18.7 .. 0.19.0"),),
     "gloo-gather": (_seen(_PARAMETERS, "launch_handles[-1].wait()", ".. 0.19.8"),),
@@ -118,10 +102,7 @@ EVIDENCE: dict[str, tuple[Evidence, ...]] = {
         _WITHOUT_ZERO,
         _seen("deepspeed/runtime/constants.py", 'DDP_BFLOAT16 = "bf16"', "0.17.6 .. 0.18.5"),
     ),
-    "trainer-scales-twice": (
-        _TORCH_BACKWARD,
-        _seen(_ENGINE, "self._scale_wrt_gas", "0.18.4 .. 0.19.6"),
-    ),
+    "trainer-scales-twice": (_TORCH_BACKWARD, _seen(_ENGINE, "self._scale_wrt_gas", "0.18.4 .. 0.19.6")),
     "bf16-optimizer-accumulation": (
         _seen("deepspeed/runtime/constants.py", 'DDP_BFLOAT16 = "bf16"', "0.17.6 .. 0.18.5"),
         _seen(_ENGINE, "bf16_optimizer = isinstance(self.optimizer, BF16_Optimizer)", "0.19.0 .."),
@@ -144,27 +125,15 @@ EVIDENCE: dict[str, tuple[Evidence, ...]] = {
     "stage0-fp16-unscaled": (_TORCH_BACKWARD,),
     "stage0-bf16-accumulates": (
         _WITHOUT_ZERO,
-        _seen(
-            _ENGINE,
-            'if self.zero_optimization() and hasattr(self.optimizer, "zero_grad"):',
-            ".. 0.18.6",
-        ),
+        _seen(_ENGINE, 'if self.zero_optimization() and hasattr(self.optimizer, "zero_grad"):', ".. 0.18.6"),
     ),
     "stage0-bf16-checkpoint": (
         _WITHOUT_ZERO,
-        _seen(
-            _ENGINE,
-            "zero_optimizer_state = self.zero_optimization() or self.bfloat16_enabled()",
-            ".. 0.18.5",
-        ),
+        _seen(_ENGINE, "zero_optimizer_state = self.zero_optimization() or self.bfloat16_enabled()", ".. 0.18.5"),
     ),
     "stage0-bf16-load": (
         _WITHOUT_ZERO,
-        _seen(
-            _ENGINE,
-            "load_path is not None and (self.zero_optimization() or self.bfloat16_enabled())",
-            ".. 0.18.0",
-        ),
+        _seen(_ENGINE, "load_path is not None and (self.zero_optimization() or self.bfloat16_enabled())", ".. 0.18.0"),
     ),
     "stage0-frozen-memory": (
         _WITHOUT_ZERO,
@@ -176,9 +145,7 @@ EVIDENCE: dict[str, tuple[Evidence, ...]] = {
     ),
     "zero1-fp16-overflow": (
         _seen(
-            _ZERO12,
-            "        if partition_gradients:\n            '''This will capture overflow",
-            "0.17.1 .. 0.18.0",
+            _ZERO12, "        if partition_gradients:\n            '''This will capture overflow", "0.17.1 .. 0.18.0"
         ),
     ),
     "zero12-infinite-norm": (_seen(_ZERO12, "inf_or_nan.logical_not() * total_norm", ".. 0.16.6"),),
@@ -190,11 +157,7 @@ EVIDENCE: dict[str, tuple[Evidence, ...]] = {
         _seen(_PARAMETERS, "def dequantize(self, quantized_param, scale, dtype=None)", "0.19.6 .."),
     ),
     "hpz-stale-copy": (
-        _seen(
-            _PARAMETERS,
-            "if param.ds_secondary_tensor is not None and not has_been_updated:",
-            "0.14.3 ..",
-        ),
+        _seen(_PARAMETERS, "if param.ds_secondary_tensor is not None and not has_been_updated:", "0.14.3 .."),
         _seen(_PARAMETERS, "self._partition_param_sec(param)\n", ".. 0.18.3"),
     ),
     "hpz-small-parameters": (_seen(_PARAMETERS, "if sec_numel > 0:", "0.19.5 .."),),
@@ -225,15 +188,11 @@ EVIDENCE: dict[str, tuple[Evidence, ...]] = {
         _seen("deepspeed/module_inject/layers.py", "def add_bias(", "0.17.0 .."),
     ),
     "autoep-large-experts": (
-        _seen(
-            "deepspeed/moe/group_gemm_triton.py", "b_base = b_ptr + selected * stride_be", "0.19.4 .. 0.19.6"
-        ),
+        _seen("deepspeed/moe/group_gemm_triton.py", "b_base = b_ptr + selected * stride_be", "0.19.4 .. 0.19.6"),
     ),
     "autoep-universal": (
         _seen("deepspeed/module_inject/auto_ep.py", "class AutoEP", "0.19.2 .."),
-        _seen(
-            "deepspeed/checkpoint/ds_to_universal.py", "def _aggregate_autoep_zero12_metadata(", "0.19.5 .."
-        ),
+        _seen("deepspeed/checkpoint/ds_to_universal.py", "def _aggregate_autoep_zero12_metadata(", "0.19.5 .."),
     ),
     "autotp-patterns": (
         _seen("deepspeed/module_inject/autotp_config.py", "class AutoTPConfig", "0.18.6 .."),
@@ -251,11 +210,7 @@ EVIDENCE: dict[str, tuple[Evidence, ...]] = {
     ),
     "zero3-autocast-copies": (
         _seen(_AUTOCAST, "TORCH_AUTOCAST_INITIALIZED", "0.17.2 .."),
-        _seen(
-            _ZERO3,
-            "fp32_partitioned_groups_flat.append(self.fp16_partitioned_groups_flat[i])",
-            "0.18.2 ..",
-        ),
+        _seen(_ZERO3, "fp32_partitioned_groups_flat.append(self.fp16_partitioned_groups_flat[i])", "0.18.2 .."),
     ),
     "hybrid-engine-zero3": (
         _seen("deepspeed/module_inject/layers.py", "def _mark_uc_metadata(", "0.18.9 .."),
@@ -280,9 +235,7 @@ EVIDENCE: dict[str, tuple[Evidence, ...]] = {
     "communication-type-bucket": (
         _seen(_ZERO12, "self.extra_large_param_to_reduce[param.dtype]", "0.17.2 .. 0.18.2"),
     ),
-    "zero12-offload-gpu-memory": (
-        _seen(_ZERO12, "param_buffer_of_bit16_for_cpu_offload_groups", "0.17.0 .."),
-    ),
+    "zero12-offload-gpu-memory": (_seen(_ZERO12, "param_buffer_of_bit16_for_cpu_offload_groups", "0.17.0 .."),),
     "cpu-lion-refused": (_seen(_ENGINE, "deepspeed.ops.lion.DeepSpeedCPULion", "0.17.6 .."),),
     "cpu-lion-values": (_seen("csrc/includes/cpu_lion.h", "constexpr float neg1 = -1.0f;", ".. 0.19.8"),),
     "cpu-adagrad-weight-decay": (
@@ -323,9 +276,7 @@ EVIDENCE: dict[str, tuple[Evidence, ...]] = {
         _ZENFLOW3,
         _seen("deepspeed/runtime/zenflow/engine_stage3.py", "selected_indices.long()", "0.19.1 .."),
     ),
-    "zero3-kept-weights": (
-        _seen(_HOOKS, 'if not hasattr(module, "ds_grads_remaining"):', "0.16.0 .. 0.16.8"),
-    ),
+    "zero3-kept-weights": (_seen(_HOOKS, 'if not hasattr(module, "ds_grads_remaining"):', "0.16.0 .. 0.16.8"),),
     "zenflow-zero3-offload": (
         _ZENFLOW3,
         _seen("deepspeed/ops/adam/zenflow_torch_adam.py", "def _is_partition_offloaded(", "0.19.2 .."),
@@ -345,10 +296,7 @@ EVIDENCE: dict[str, tuple[Evidence, ...]] = {
         _seen("deepspeed/runtime/zero/muon/muon_optimizer.py", "muon_update(p.grad,", "0.19.7 .."),
     ),
     "muon-zero-init": (_MUON, _seen("deepspeed/__init__.py", "def _layer_shape(", "0.19.7 ..")),
-    "muon-bf16-optimizer": (
-        _MUON,
-        _seen(_ENGINE, "Muon cannot be used with the BF16_Optimizer", "0.19.7 .. 0.19.8"),
-    ),
+    "muon-bf16-optimizer": (_MUON, _seen(_ENGINE, "Muon cannot be used with the BF16_Optimizer", "0.19.7 .. 0.19.8")),
     "muon-fp16-overflow": (_MUON, _seen(_ORIGINAL_MUON, "grad_is_finite", "0.19.7 ..")),
     "muon-fp16-unscaled": (_MUON, _seen(_ZERO12, "groups_lacking_loss_scale", "0.19.8 ..")),
     "muon-momentum-lost": (
@@ -380,9 +328,7 @@ EVIDENCE: dict[str, tuple[Evidence, ...]] = {
     "cosine-rises-again": (_COSINE,),
     "cosine-no-decay": (_COSINE,),
     "one-cycle-stairs": (_seen(_SCHEDULES, "if stair_count > 0:", "0.19.4 .."),),
-    "one-cycle-lists": (
-        _seen(_SCHEDULES, "_format_param(optimizer, cycle_min_lr, 'cycle_min_lr')", "0.19.6 .."),
-    ),
+    "one-cycle-lists": (_seen(_SCHEDULES, "_format_param(optimizer, cycle_min_lr, 'cycle_min_lr')", "0.19.6 .."),),
     "dynamic-batch-sqrt": (
         _seen(
             "deepspeed/runtime/data_pipeline/data_sampling/variable_batch_size_and_lr.py",
@@ -395,20 +341,12 @@ EVIDENCE: dict[str, tuple[Evidence, ...]] = {
         _UNIVERSAL_ZERO3,
         _seen(_ENGINE, "from deepspeed.checkpoint.ds_to_universal import dp_index_to_str", "0.18.0 .."),
     ),
-    "elastic-checkpoint-step": (
-        _seen(_ZERO12, "if torch.is_tensor(value) and value.dim() > 0:", "0.18.2 .."),
-    ),
-    "nvme-resume": (
-        _seen(_ENGINE, "load_zero_checkpoint and not self.zero_nvme_offload_optimizer()", "0.18.0 .."),
-    ),
+    "elastic-checkpoint-step": (_seen(_ZERO12, "if torch.is_tensor(value) and value.dim() > 0:", "0.18.2 .."),),
+    "nvme-resume": (_seen(_ENGINE, "load_zero_checkpoint and not self.zero_nvme_offload_optimizer()", "0.18.0 .."),),
     "sequence-parallel-resume": (_seen(_ENGINE, "checkpoint_mp_rank", "0.19.6 .."),),
     "sequence-parallel-save": (
-        _seen(
-            "deepspeed/runtime/sequence_parallel/parallel_state_sp.py", "def initialize_sequence", "0.17.0 .."
-        ),
-        _seen(
-            "deepspeed/runtime/sequence_parallel/parallel_state_sp.py", "get_model_parallel_rank", "0.18.2 .."
-        ),
+        _seen("deepspeed/runtime/sequence_parallel/parallel_state_sp.py", "def initialize_sequence", "0.17.0 .."),
+        _seen("deepspeed/runtime/sequence_parallel/parallel_state_sp.py", "get_model_parallel_rank", "0.18.2 .."),
     ),
     "sequence-parallel-profile": (
         _seen(
@@ -427,25 +365,18 @@ EVIDENCE: dict[str, tuple[Evidence, ...]] = {
     ),
     "sequence-parallel-peft": (
         _seen(
-            "deepspeed/runtime/sequence_parallel/ulysses_sp.py",
-            'hasattr(model_name_or_path, "config")',
-            "0.18.4 ..",
+            "deepspeed/runtime/sequence_parallel/ulysses_sp.py", 'hasattr(model_name_or_path, "config")', "0.18.4 .."
         ),
     ),
     "nvme-save-race": (_seen(_ENGINE, '"offloaded_tensors", rank_dir)', "0.18.0 .."),),
-    "pipeline-backward": (
-        _TORCH_BACKWARD,
-        _seen(_PIPELINE, "_running_engine_backward", "0.18.5 .."),
-    ),
+    "pipeline-backward": (_TORCH_BACKWARD, _seen(_PIPELINE, "_running_engine_backward", "0.18.5 ..")),
     "pipeline-repeated-scaling": (
         _TORCH_BACKWARD,
         _seen(_PIPELINE, "def _backward_prologue_per_tensor(", "0.19.3 .."),
     ),
     # Changes
     "communication-bf16": (_seen(_CONFIG, 'val == "bf16"', "0.14.1 .."),),
-    "script-scheduler-first": (
-        _seen(_ENGINE, "# First check for scheduler in json configuration", ".. 0.14.5"),
-    ),
+    "script-scheduler-first": (_seen(_ENGINE, "# First check for scheduler in json configuration", ".. 0.14.5"),),
     "universal-zero3": (_UNIVERSAL_ZERO3,),
     "warmup-maximum": (_seen(_SCHEDULES, "warmup_max_lr: float = None", "0.17.2 .."),),
     "bf16-without-zero": (
@@ -454,9 +385,7 @@ EVIDENCE: dict[str, tuple[Evidence, ...]] = {
     "master-weights-stages": (
         _seen(_CONFIG, "Fp16_master_weights_and_grads is only supported with ZeRO Stage 2", ".. 0.18.3"),
     ),
-    "muon-zero3": (
-        _seen(_ENGINE, "Muon optimizer is not yet compatible with ZeRO Stage 3", "0.17.6 .. 0.18.9"),
-    ),
+    "muon-zero3": (_seen(_ENGINE, "Muon optimizer is not yet compatible with ZeRO Stage 3", "0.17.6 .. 0.18.9"),),
     "muon-embeddings": (_MUON, _seen("deepspeed/__init__.py", "lm_head", "0.18.1 ..")),
     "muon-newton-schulz": (_seen(_ORIGINAL_MUON, "def zeropower_via_gram_newtonschulz(", "0.19.0 .."),),
     "buffers-keep-format": (_seen(_ENGINE, "self.module.bfloat16()", ".. 0.19.2"),),

@@ -53,10 +53,7 @@ READ_ELSEWHERE = {
     ),
     ("optimizer", "params", "torch_adam"): (_CONFIG, 'TORCH_ADAM_PARAM = "torch_adam"'),
     ("optimizer", "params", "adam_w_mode"): (_CONFIG, 'ADAM_W_MODE = "adam_w_mode"'),
-    ("optimizer", "params", "fp32_optimizer_states"): (
-        "deepspeed/ops/adam/cpu_adam.py",
-        "fp32_optimizer_states=True",
-    ),
+    ("optimizer", "params", "fp32_optimizer_states"): ("deepspeed/ops/adam/cpu_adam.py", "fp32_optimizer_states=True"),
     ("optimizer", "params", "muon_lr"): (_ENGINE, '"muon_lr"'),
     ("optimizer", "params", "adam_lr"): (_ENGINE, '"adam_lr"'),
     ("optimizer", "params", "ns_method"): (_ENGINE, '"ns_method"'),
@@ -74,9 +71,7 @@ def read_release(root: Path) -> Surface:
         if text in (root / file).read_text(encoding="utf-8") if (root / file).is_file() else False:
             surface.keys.setdefault(path, Key())
     for path in list(surface.keys):
-        renamed = next(
-            (new + path[len(old) :] for old, new in SECOND_NAMES.items() if path[: len(old)] == old), None
-        )
+        renamed = next((new + path[len(old) :] for old, new in SECOND_NAMES.items() if path[: len(old)] == old), None)
         if ANY_KEY in path or path in REFUSED_LATER or renamed:
             key = surface.keys.pop(path)
             if renamed and len(renamed) == 1:

@@ -138,9 +138,7 @@ class Interpreter:
         local |= dict(zip(names, args, strict=False)) | words
         returned: list[Any] = []
         plain = repr([value for value in (*args, *words.values()) if not isinstance(value, Instance)])
-        self._guarded(
-            (id(function.node), plain), lambda: self.run(function.node.body, module, local, returned)
-        )
+        self._guarded((id(function.node), plain), lambda: self.run(function.node.body, module, local, returned))
         return join(*returned)
 
     def construct(self, definition: Definition, node: ast.Call, module: Module, local: Local) -> Any:
@@ -184,14 +182,10 @@ class Interpreter:
     def _run_classdef(self, node: ast.ClassDef, module: Module, local: Local, returned: list[Any]) -> None:
         local[node.name] = Definition(module, node)
 
-    def _run_functiondef(
-        self, node: ast.FunctionDef, module: Module, local: Local, returned: list[Any]
-    ) -> None:
+    def _run_functiondef(self, node: ast.FunctionDef, module: Module, local: Local, returned: list[Any]) -> None:
         local[node.name] = Definition(module, node)
 
-    def _run_importfrom(
-        self, node: ast.ImportFrom, module: Module, local: Local, returned: list[Any]
-    ) -> None:
+    def _run_importfrom(self, node: ast.ImportFrom, module: Module, local: Local, returned: list[Any]) -> None:
         inner = Module(module.name, ast.Module([node], []), module.is_package)
         for name in inner.names:
             local[name] = self.find(inner, name)
@@ -293,11 +287,7 @@ class Interpreter:
         left = self.evaluate(node.left, module, local)
         for symbol, right in zip(node.ops, node.comparators, strict=True):
             value = self.evaluate(right, module, local)
-            if (
-                isinstance(symbol, ast.In | ast.NotIn)
-                and isinstance(value, Section)
-                and isinstance(left, str)
-            ):
+            if isinstance(symbol, ast.In | ast.NotIn) and isinstance(value, Section) and isinstance(left, str):
                 self.lookup(value, left)
         return UNKNOWN
 
@@ -342,9 +332,7 @@ class Interpreter:
 
     _generatorexp = _setcomp = _listcomp
 
-    def _comprehension(
-        self, generators: list[ast.comprehension], module: Module, local: Local
-    ) -> Iterator[Local]:
+    def _comprehension(self, generators: list[ast.comprehension], module: Module, local: Local) -> Iterator[Local]:
         first, *rest = generators
         for item in _items(self.evaluate(first.iter, module, local)):
             inner = dict(local)
@@ -360,9 +348,7 @@ class Interpreter:
         if isinstance(node.func, ast.Attribute):
             owner = self.evaluate(node.func.value, module, local)
             if isinstance(owner, Section | dict):
-                return self._call_of_dictionary(
-                    owner, node.func.attr, self._arguments(node, module, local)[0]
-                )
+                return self._call_of_dictionary(owner, node.func.attr, self._arguments(node, module, local)[0])
         conversion = _CONVERSIONS.get(ast.unparse(node.func).split(".")[-1])
         if conversion and node.args:
             return conversion(self.evaluate(node.args[0], module, local))

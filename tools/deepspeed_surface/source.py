@@ -76,9 +76,7 @@ class Package:
             )
         return self._modules[name]
 
-    def find(
-        self, module: Module, name: str, *, _seen: tuple[str, ...] = ()
-    ) -> tuple[Module, ast.AST] | None:
+    def find(self, module: Module, name: str, *, _seen: tuple[str, ...] = ()) -> tuple[Module, ast.AST] | None:
         """The statement that binds `name` as `module` sees it, with the module that statement stands in."""
         if module.name in _seen:
             return None

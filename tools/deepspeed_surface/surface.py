@@ -138,11 +138,7 @@ class _Reader(Interpreter):
     def _model_in(self, module: Module, annotation: ast.expr) -> Definition | None:
         for node in ast.walk(annotation):
             found = self.find(module, node.id) if isinstance(node, ast.Name) else None
-            if (
-                isinstance(found, Definition)
-                and isinstance(found.node, ast.ClassDef)
-                and self.is_model(found)
-            ):
+            if isinstance(found, Definition) and isinstance(found.node, ast.ClassDef) and self.is_model(found):
                 return found
         return None
 

@@ -151,9 +151,7 @@ def fitted() -> dict[str, Any]:
             {"card": card, "kernel": kernel, **cards[card]}
             | vars(
                 fit_attention(
-                    attention_rows(card, kernel),
-                    cards[card]["peak_tflops"] * 1e12,
-                    cards[card]["multiprocessors"],
+                    attention_rows(card, kernel), cards[card]["peak_tflops"] * 1e12, cards[card]["multiprocessors"]
                 )
             )
             for card, kernel in kernels

@@ -59,8 +59,6 @@ def calibrate(path: Path, device: str | None, ranks: int | None, threads: int | 
     """Measure this machine, write the hardware file, and compare it with the catalogue.
 
     Args:
-        path: of the file, JSON.
-        device: see :class:`Machine`; None: "cuda" if there is a card.
         ranks: None: one per card, or two on the processor.
         threads: None: all threads of the machine, shared by the ranks.
 

@@ -30,12 +30,11 @@ def collectives(device: str, ranks: int, large: int) -> Measured:
     """Measure collectives of the initialized group, whose ranks have a device each.
 
     Args:
-        device: torch's device of the buffers.
-        ranks: in the group.
         large: bytes of a rank's largest buffer.
     """
     import torch
 
+    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
     starts, launches, buses = [], [], {}
     for kind, (work, moved) in _kinds(ranks).items():
         seconds = []
@@ -43,9 +42,12 @@ def collectives(device: str, ranks: int, large: int) -> Measured:
             part = torch.ones(size // 4 // ranks, device=device)
             whole = torch.ones(len(part) * ranks, device=device)
             call = partial(work, whole, part)
-            seconds.append(mean_of_ranks(lambda call=call: _seconds(call, device), ranks, device))  # type: ignore[misc]
+            whole_call = partial(_median_seconds, call, time.perf_counter, wait)
+            seconds.append(mean_of_ranks(whole_call, ranks, device))
             if size == _SMALL:
-                launches.append(mean_of_ranks(lambda call=call: _launch(call), ranks, device))  # type: ignore[misc]
+                # CPU seconds of the launch in this rank's thread.
+                launch_alone = partial(_median_seconds, call, time.thread_time, lambda: None)
+                launches.append(mean_of_ranks(launch_alone, ranks, device))
         starts.append(seconds[0])
         buses[kind] = moved * (large - _SMALL) / (seconds[-1] - seconds[0])
     launch = statistics.mean(launches)
@@ -64,30 +66,15 @@ def _kinds(ranks: int) -> Mapping[str, tuple[Callable[[Any, Any], Any], float]]:
     }
 
 
-def _launch(work: Callable[[], Any]) -> float:
-    """Median CPU seconds of a call in this rank's thread."""
+def _median_seconds(work: Callable[[], Any], clock: Callable[[], float], ends: Callable[[], Any]) -> float:
+    """Median seconds of a call until `ends` returns; each call begins on all ranks together."""
     import torch.distributed as dist
 
     times = []
     for _ in range(_CALLS):
         dist.barrier()
-        start = time.thread_time()
+        start = clock()
         work()
-        times.append(time.thread_time() - start)
-    return statistics.median(times)
-
-
-def _seconds(work: Callable[[], Any], device: str) -> float:
-    """Median seconds of a call; each call begins on all ranks together."""
-    import torch
-    import torch.distributed as dist
-
-    times = []
-    for _ in range(_CALLS):
-        dist.barrier()
-        start = time.perf_counter()
-        work()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        times.append(time.perf_counter() - start)
+        ends()
+        times.append(clock() - start)
     return statistics.median(times)

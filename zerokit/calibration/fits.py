@@ -87,11 +87,9 @@ def compute_bound_rows(
     not show the rate of multiplication.
 
     Args:
-        rows: see :func:`fit_matmul_curve`.
         peak: operations per second.
         bytes_per_second: of large kernels.
         start: seconds.
-        element: bytes of an element.
     """
     found: list[Sequence[Any]] = []
     for layout, m, n, k, share in rows:

@@ -64,9 +64,7 @@ Program = Callable[[], Any]
 
 def python_seconds() -> float:
     """Seconds of one Python function call: the median of all programs."""
-    return statistics.median(
-        seconds_of(program, time.thread_time) / count_calls(program) for program in programs()
-    )
+    return statistics.median(seconds_of(program, time.thread_time) / count_calls(program) for program in programs())
 
 
 def count_calls(program: Program) -> int:

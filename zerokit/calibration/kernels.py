@@ -49,13 +49,7 @@ class Matmul(NamedTuple):
 
 
 class Kernels:
-    """Measures kernels on a device.
-
-    Args:
-        device: "cpu" or "cuda".
-        ranks: processes that measure at the same time, each on its own device.
-        sizes: of the work.
-    """
+    """Measures kernels on a device."""
 
     def __init__(self, device: str, ranks: int, sizes: Sizes) -> None:
         self.device, self.ranks, self.sizes = device, ranks, sizes
@@ -91,9 +85,7 @@ class Kernels:
                 found += self._measure_shape(m, n, k, dtype, LAYOUTS if m == n == k else LAYOUTS[:1])
         return found
 
-    def _measure_shape(
-        self, m: int, n: int, k: int, dtype: str, layouts: tuple[str, ...]
-    ) -> Iterator[Matmul]:
+    def _measure_shape(self, m: int, n: int, k: int, dtype: str, layouts: tuple[str, ...]) -> Iterator[Matmul]:
         import torch
 
         for layout in layouts:
@@ -109,13 +101,7 @@ class Kernels:
         return made.t() if transposed else made
 
     def attention(self, dtype: str, peak: float, multiprocessors: int | None) -> AttentionCurve:
-        """The cost of each kind of work of torch's fused attention, relative to its time at `peak`.
-
-        Args:
-            dtype: of queries, keys and values.
-            peak: floating-point operations per second.
-            multiprocessors: of the device; None: unknown.
-        """
+        """The cost of each kind of work of torch's fused attention, relative to its time at `peak` FLOP/s."""
         import torch
         from torch.nn.functional import scaled_dot_product_attention
 
@@ -145,9 +131,7 @@ class Kernels:
             for backward, work in ((False, attend), (True, gradients)):
                 works[backward].append(attention_work(call, backward, multiprocessors))
                 measured[backward].append(self.seconds(work) * peak)
-        return AttentionCurve(
-            *(fit_attention_costs(works[passes], measured[passes]) for passes in (False, True))
-        )
+        return AttentionCurve(*(fit_attention_costs(works[passes], measured[passes]) for passes in (False, True)))
 
     def bandwidth(self) -> float:
         """Bytes per second, read and written, of a large elementwise kernel that is not in place."""
@@ -217,10 +201,6 @@ def adam_bytes_per_second(device: str, ranks: int) -> float:
     """Bytes per second of torch's fused Adam on the host, of all ranks together.
 
     It moves as many bytes as DeepSpeedCPUAdam: 28 per parameter.
-
-    Args:
-        device: torch's device on which the ranks exchange numbers.
-        ranks: processes that measure at the same time.
     """
     import torch
 

@@ -21,13 +21,7 @@ from zerokit import console
 from zerokit.calibration.collectives import collectives
 from zerokit.calibration.fits import compute_bound_rows, fit_matmul_curve, flatten_curve
 from zerokit.calibration.host import AutogradSeconds, autograd_seconds, python_seconds
-from zerokit.calibration.kernels import (
-    Kernels,
-    Matmul,
-    Sizes,
-    adam_bytes_per_second,
-    adam_bytes_per_thread,
-)
+from zerokit.calibration.kernels import Kernels, Matmul, Sizes, adam_bytes_per_second, adam_bytes_per_thread
 from zerokit.calibration.ranks import run_ranks
 from zerokit.files import write_file
 from zerokit.hardware.costs.attention import AttentionCurve
@@ -141,9 +135,7 @@ def _measure(machine: Machine, sizes: Sizes, *, is_shown: bool = True) -> dict[s
     start = _AT_ONCE if is_cpu else found["smallest kernel"]
     changes: dict[str, Any] = {
         "best_share": {
-            "cards": {
-                gpu.name: {_SHARES[kind]: _best_share(rows, gpu, kind) for kind, rows in matmuls.items()}
-            }
+            "cards": {gpu.name: {_SHARES[kind]: _best_share(rows, gpu, kind) for kind, rows in matmuls.items()}}
         },
         "memory": {
             "share": {"cards": {gpu.name: min(1.0, found["memory"] / (1e9 * (gpu.bandwidth_gb_s or 1)))}},
@@ -151,11 +143,7 @@ def _measure(machine: Machine, sizes: Sizes, *, is_shown: bool = True) -> dict[s
             "kernel_seconds": {"value": start},
         },
         "launch": {
-            "seconds": {
-                "kernel": found["launches"],
-                "python_call": found["Python"],
-                **_above_noise(found["autograd"]),
-            }
+            "seconds": {"kernel": found["launches"], "python_call": found["Python"], **_above_noise(found["autograd"])}
         },
         "host": _host_figures(machine, gpu, found["copies"], found["Adam"])
         | {"thread_gb_s": {"value": found["Adam, by one thread"] / 1e9}},
@@ -169,9 +157,7 @@ def _measure(machine: Machine, sizes: Sizes, *, is_shown: bool = True) -> dict[s
         "gpu": gpu.name if machine.card else _known_fields(gpu),
         "figures": changes,
         "kernels": {
-            "matmul": {
-                kind: _curve(rows, gpu, kind, found["memory"], start) for kind, rows in matmuls.items()
-            },
+            "matmul": {kind: _curve(rows, gpu, kind, found["memory"], start) for kind, rows in matmuls.items()},
             "attention": {kind: asdict(found[f"attention, {kind}"]) for kind in matmuls},
         },
     }
@@ -243,9 +229,7 @@ def _best_share(rows: Sequence[Matmul], gpu: Gpu, kind: str) -> float:
     return min(1.0, max(row.rate for row in rows) / (1e12 * gpu.tflops[kind]))
 
 
-def _curve(
-    rows: Sequence[Matmul], gpu: Gpu, kind: str, bytes_per_second: float, start: float
-) -> dict[str, Any]:
+def _curve(rows: Sequence[Matmul], gpu: Gpu, kind: str, bytes_per_second: float, start: float) -> dict[str, Any]:
     peak = 1e12 * gpu.tflops[kind]
     measured = [(row.layout, row.m, row.n, row.k, row.rate / peak) for row in rows]
     shares = compute_bound_rows(measured, peak, bytes_per_second, start, element_bytes(DTYPES[kind]))
@@ -253,10 +237,7 @@ def _curve(
 
 
 def _unlisted_card(
-    machine: Machine,
-    matmuls: Mapping[str, Sequence[Matmul]],
-    bandwidth: float,
-    copies: Mapping[str, float],
+    machine: Machine, matmuls: Mapping[str, Sequence[Matmul]], bandwidth: float, copies: Mapping[str, float]
 ) -> Gpu:
     """A card that is not in the catalogue; its nominal rates are the best measured ones.
 
@@ -278,8 +259,7 @@ def _unlisted_card(
         multiprocessors=torch.cuda.get_device_properties(0).multi_processor_count if is_cuda else None,
         bandwidth_gb_s=max(bandwidth / 1e9, bounds()["bandwidth_gb_s"][0]),
         tflops={
-            kind: max(bounds()["tflops"][0], *(row.rate / 1e12 for row in rows))
-            for kind, rows in matmuls.items()
+            kind: max(bounds()["tflops"][0], *(row.rate / 1e12 for row in rows)) for kind, rows in matmuls.items()
         },
         host_link=Link("measured", max(copies["h2d"] / 1e9, copies["d2h"] / 1e9, bounds()["gb_s"][0])),
     )

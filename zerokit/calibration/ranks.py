@@ -19,7 +19,6 @@ def run_ranks(commands: Sequence[Sequence[str]], limit_seconds: float) -> None:
 
     Args:
         commands: the words of each; the environment variable `LOCAL_RANK` is its index.
-        limit_seconds: for all together.
 
     Raises:
         LaunchError: a rank failed, and the others were killed; or the time is up.

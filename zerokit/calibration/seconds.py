@@ -21,7 +21,6 @@ def seconds_of(
     Args:
         work: ends when everything that it has started has ended.
         clock: in seconds; `time.thread_time` if only this thread works, and others may be running.
-        summary: of the measured times.
     """
     work()
     times: list[float] = []
@@ -46,9 +45,7 @@ def mean_of_ranks(measure: Callable[[], float], ranks: int, device: str) -> floa
     """The mean of the seconds that all ranks of the group measure at the same time.
 
     Args:
-        measure: returns the seconds of this rank.
         ranks: in the group; 1: there is no group.
-        device: torch's device on which the group exchanges numbers.
     """
     if ranks == 1:
         return measure()

@@ -37,7 +37,6 @@ class LoraDelta:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the weight."""
         shape = self.up.shape[0], self.down.shape[1]
         return shape[::-1] if self.transposed else shape
 

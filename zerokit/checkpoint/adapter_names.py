@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
-from zerokit.errors import CheckpointError
+from zerokit.documents import printable, read_document
+from zerokit.errors import CheckpointError, ModelError
 
 ADAPTER_CONFIG = "adapter_config.json"
 LEARNED_TOKENS = ("PROMPT_TUNING", "PREFIX_TUNING", "P_TUNING", "MULTITASK_PROMPT_TUNING", "CPT", "CARTRIDGE")
@@ -23,6 +25,25 @@ _OF_ADAPTER = re.compile(
 _PROMPTS = "prompt_encoder."
 
 
+def find_adapter(name: str) -> Path | None:
+    """The folder of a peft adapter, if `name` is one."""
+    folder = Path(name).expanduser()
+    return folder if (folder / ADAPTER_CONFIG).is_file() else None
+
+
+def read_adapter(adapter: Path, *, hint: str) -> tuple[str, str]:
+    """The kind of an adapter, in capitals, and the model that it belongs to.
+
+    Raises:
+        ModelError: its settings name no model; `hint` says what to do.
+    """
+    settings = read_document(adapter / ADAPTER_CONFIG, folder=adapter).data
+    base = settings.get("base_model_name_or_path") if isinstance(settings, dict) else None
+    if not isinstance(base, str) or not base:
+        raise ModelError("does not name its model", where=printable(adapter), hint=hint)
+    return str(settings.get("peft_type", "lora")).upper(), base
+
+
 def is_adapted(names: Iterable[str]) -> bool:
     """Whether tensors with these names belong to a model with an adapter."""
     return any(_OF_ADAPTER.fullmatch(name) or name.startswith(_PROMPTS) for name in names)
@@ -30,11 +51,6 @@ def is_adapted(names: Iterable[str]) -> bool:
 
 def adapter_names(names: Iterable[str], config: dict[str, Any], *, where: str) -> dict[str, str]:
     """Map the adapter's tensor names in the model to their names in the adapter's file.
-
-    Args:
-        names: of all tensors of the model.
-        config: of the adapter.
-        where: the checkpoint, for errors.
 
     Raises:
         CheckpointError: there are several adapters, or an unsupported kind.

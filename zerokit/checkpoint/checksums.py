@@ -16,14 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import NoReturn
 
 from zerokit.checkpoint.step_folder import IDENTITY_FILE
-from zerokit.documents import (
-    MAX_TABLE_BYTES,
-    check_regular,
-    printable,
-    read_bytes,
-    read_document,
-    unreadable_reason,
-)
+from zerokit.documents import MAX_TABLE_BYTES, check_regular, printable, read_bytes, read_document, unreadable_reason
 from zerokit.errors import CheckpointError, DocumentError
 from zerokit.files import write_file
 
@@ -173,6 +166,4 @@ def _sha256(file: Path) -> str:
         with file.open("rb") as opened:
             return hashlib.file_digest(opened, "sha256").hexdigest()
     except OSError as error:
-        raise CheckpointError(
-            f"cannot be read: {error.strerror}", where=printable(file), hint=_HINT
-        ) from None
+        raise CheckpointError(f"cannot be read: {error.strerror}", where=printable(file), hint=_HINT) from None

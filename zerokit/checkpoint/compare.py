@@ -35,10 +35,6 @@ def compare(left: Path, right: Path) -> Iterator[Difference]:
     Tensors of two floating-point types are compared in the type with fewer bits: a bf16 model equals the
     float32 weights from which it was rounded.
 
-    Args:
-        left: a checkpoint, or the folder of a model or adapter.
-        right: another one.
-
     Raises:
         CheckpointError: one of them is neither, or is damaged.
     """

@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
 from zerokit.checkpoint.master_weights import master_weights_stage_1_2, master_weights_stage_3
-from zerokit.checkpoint.model_parallel import TensorParallelCuts, join_ranks, tied_layer_names
+from zerokit.checkpoint.model_parallel import TensorParallelCuts, join_ranks, replicated_names, tied_layer_names
 from zerokit.checkpoint.saved_states import (
     MOST_RANKS,
     CheckpointInfo,
@@ -77,16 +78,13 @@ class DeepSpeedCheckpoint:
 def read_checkpoint(path: Path) -> DeepSpeedCheckpoint:
     """Read a checkpoint except the elements of its tensors.
 
-    Args:
-        path: see :func:`read_info`.
-
     Raises:
         CheckpointError: it is no checkpoint, is damaged or of an unsupported kind; or a file of a rank is
             missing or belongs to another step, rank or run.
     """
     saved = read_states(path)
     with explain_format_errors(saved[0].files.folder):
-        parts = [_put_together(one) for one in saved]
+        parts = [_put_together(one, saved) for one in saved]
         found = parts[0]
         if len(saved) > 1 or found.facts.pipeline_stages is not None:
             found = _united(saved, parts)
@@ -96,15 +94,21 @@ def read_checkpoint(path: Path) -> DeepSpeedCheckpoint:
     return found
 
 
-def _put_together(saved: SavedStates) -> DeepSpeedCheckpoint:
-    """The part of the model on one model-parallel rank; mostly the whole model."""
+def _put_together(saved: SavedStates, of_all: Sequence[SavedStates]) -> DeepSpeedCheckpoint:
+    """The part of the model on one of all model-parallel ranks; mostly the whole model."""
     facts, files, archives = saved.facts, saved.files, saved.archives
     models, optimizers = saved.models, saved.optimizers
     first = models[0]
     masters: dict[str, NamedTensor] = {}
     if optimizers and not facts.universal:
-        put = master_weights_stage_3 if facts.stage == 3 else master_weights_stage_1_2
-        masters = {tensor.name: tensor for tensor in put(shapes_of(first), optimizers)}
+        shapes = shapes_of(first)
+        if facts.stage == 3:
+            by_rank = [states for group in zip(*(one.optimizers for one in of_all), strict=True) for states in group]
+            replicated = replicated_names(first.get("universal_checkpoint_info"), chain.from_iterable(shapes))
+            found = master_weights_stage_3(shapes, optimizers, by_rank, replicated)
+        else:
+            found = master_weights_stage_1_2(shapes, optimizers)
+        masters = {tensor.name: tensor for tensor in found}
     weights = dict(_saved_whole(first, facts.stage))
     for file in files.experts.values():
         experts = archives[file].content.items()
@@ -140,9 +144,7 @@ def _has_nameless_masters(model: StateDict, optimizers: Sequence[StateDict]) -> 
     Otherwise ranks have them, and the model states name their shapes unless there are experts.
     """
     beside = model.get("optimizer") or ()
-    return (
-        "fp32_groups" in beside or "fp32_groups_flat" in beside or bool(optimizers and not shapes_of(model))
-    )
+    return "fp32_groups" in beside or "fp32_groups_flat" in beside or bool(optimizers and not shapes_of(model))
 
 
 def _united(saved: Sequence[SavedStates], parts: Sequence[DeepSpeedCheckpoint]) -> DeepSpeedCheckpoint:
@@ -161,9 +163,7 @@ def _united(saved: Sequence[SavedStates], parts: Sequence[DeepSpeedCheckpoint]) 
         weights = {names.get(name, name): one.named(names.get(name, name)) for name, one in weights.items()}
         missing = next((name for name in masters if name not in weights), None)
         if missing is not None:
-            raise CheckpointError(
-                f"lacks the layer with '{missing}'", where=printable(facts.folder), hint=AGAIN
-            )
+            raise CheckpointError(f"lacks the layer with '{missing}'", where=printable(facts.folder), hint=AGAIN)
     return DeepSpeedCheckpoint(
         facts,
         [file for part in parts for file in part.files],
@@ -177,9 +177,7 @@ def _united(saved: Sequence[SavedStates], parts: Sequence[DeepSpeedCheckpoint]) 
     )
 
 
-def _with_universal(
-    found: DeepSpeedCheckpoint, saved: Sequence[SavedStates], folder: Path
-) -> DeepSpeedCheckpoint:
+def _with_universal(found: DeepSpeedCheckpoint, saved: Sequence[SavedStates], folder: Path) -> DeepSpeedCheckpoint:
     """Read the whole master weights of a universal checkpoint, one file each."""
     shapes = {name: of for one in saved for group in shapes_of(one.models[0]) for name, of in group.items()}
     archives = {name: read_archive(folder / name / "fp32.pt") for name in shapes}

@@ -97,18 +97,14 @@ class ElementReader:
             while view:
                 read = os.preadv(file, [view], storage.offset + offset + into.size - len(view))
                 if not read:
-                    raise CheckpointError(
-                        "has become shorter", where=printable(storage.file), hint="Copy it again"
-                    )
+                    raise CheckpointError("has become shorter", where=printable(storage.file), hint="Copy it again")
                 view = view[read:]
         except OSError as error:
             problem = f"cannot be read: {error.strerror}"
             raise CheckpointError(problem, where=printable(storage.file), hint="Check the disk") from None
         done, crc = self._read.get(storage, (0, 0))
         # finish() checks what is read out of order.
-        self._read[storage] = (
-            (done + into.size, zlib.crc32(into.data, crc)) if offset == done else (done, crc)
-        )
+        self._read[storage] = (done + into.size, zlib.crc32(into.data, crc)) if offset == done else (done, crc)
 
     def _opened(self, file: Path) -> int:
         if file not in self._open:

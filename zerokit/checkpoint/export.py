@@ -37,8 +37,6 @@ _PLAN = "export.json"
 
 @dataclass(frozen=True)
 class Exported:
-    """Result of an export."""
-
     folder: Path
     files: Sequence[str]
     num_tensors: int
@@ -150,9 +148,7 @@ def _plan(
         tied = _tied_by_content(found, config)
         sources = {name: tensor for name, tensor in found.items() if name not in tied}
     if not sources:
-        raise CheckpointError(
-            "has no weights of a model", where=printable(step), hint="Use another checkpoint"
-        )
+        raise CheckpointError("has no weights of a model", where=printable(step), hint="Use another checkpoint")
     targets = {}
     for name, tensor in sources.items():
         wanted = _DTYPES[dtype] if dtype else checkpoint.dtype_of(tensor.name) or tensor.dtype
@@ -204,17 +200,14 @@ def _shards(targets: Mapping[str, NamedTensor], stem: str) -> dict[str, list[str
     if len(shards) == 1 or stem != "model":  # peft reads one file
         return {f"{stem}.safetensors": [name for shard in shards for name in shard]}
     return {
-        f"{stem}-{number:05}-of-{len(shards):05}.safetensors": names
-        for number, names in enumerate(shards, start=1)
+        f"{stem}-{number:05}-of-{len(shards):05}.safetensors": names for number, names in enumerate(shards, start=1)
     }
 
 
 def _resume(staging: Path, plan: _Plan) -> dict[str, str]:
     """Make the folder, or return the SHA-256 of the files that an earlier export wrote."""
     stats = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in plan.checkpoint.files]
-    shards = {
-        file: [(plan.targets[name].dtype, name) for name in names] for file, names in plan.shards.items()
-    }
+    shards = {file: [(plan.targets[name].dtype, name) for name in names] for file, names in plan.shards.items()}
     text = json.dumps({"files": stats, "shards": shards})
     file = staging / _PLAN
     kept = {}
@@ -237,9 +230,7 @@ def _write_weights(staging: Path, plan: _Plan, sums: dict[str, str], *, verify: 
         def blocks(target: NamedTensor) -> Iterator[Block]:
             source = plan.sources[target.name]
             convert = converter(source.dtype, target.dtype)
-            read = (
-                checked_blocks(reader, plan.checkpoint, source, remarks) if verify else reader.blocks(source)
-            )
+            read = checked_blocks(reader, plan.checkpoint, source, remarks) if verify else reader.blocks(source)
             return map(convert, read)
 
         for file, names in plan.shards.items():
@@ -284,6 +275,4 @@ def _check_complete(output: Path, staging: Path, sums: Mapping[str, str]) -> Non
     """Check that no file was removed meanwhile: not all file systems have locks."""
     lost = next((name for name in sums if not (staging / name).is_file()), None)
     if lost is not None:
-        raise ZerokitError(
-            f"has lost '{lost}' during the export", where=printable(output), hint="Export it again"
-        )
+        raise ZerokitError(f"has lost '{lost}' during the export", where=printable(output), hint="Export it again")

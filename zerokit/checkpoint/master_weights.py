@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,10 +24,6 @@ _EXPERT = re.compile(r"(?P<mixture>.*\.deepspeed_experts\.)(?P<number>\d+)(?P<re
 
 def master_weights_stage_1_2(shapes: Shapes, states: Sequence[Mapping[str, Any]]) -> Iterator[NamedTensor]:
     """The master weights of stages 1 and 2.
-
-    Args:
-        shapes: from rank 0.
-        states: optimizer states of each rank.
 
     Raises:
         CheckpointError: the parts do not fit the shapes.
@@ -45,9 +41,7 @@ def master_weights_stage_1_2(shapes: Shapes, states: Sequence[Mapping[str, Any]]
             flat = FlatTensors(parts[place::places])
             offset = 0
             for (name, shape), padding in zip(parameters.items(), between, strict=True):
-                yield flat.tensor(
-                    _global_name(name, place, num_experts) if places > 1 else name, shape, offset
-                )
+                yield flat.tensor(_global_name(name, place, num_experts) if places > 1 else name, shape, offset)
                 offset += math.prod(shape) + int(padding)
             flat.check_end(offset, 2 * count)
 
@@ -69,17 +63,31 @@ def _global_name(name: str, place: int, num_experts: Mapping[str, int]) -> str:
     return f"{found['mixture']}{number}{found['rest']}"
 
 
-def master_weights_stage_3(shapes: Shapes, states: Sequence[Mapping[str, Any]]) -> Iterator[NamedTensor]:
-    """The master weights of stage 3; each parameter has the same offset on every rank."""
+def master_weights_stage_3(
+    shapes: Shapes,
+    states: Sequence[Mapping[str, Any]],
+    of_all: Sequence[Mapping[str, Any]] = (),
+    replicated: Collection[str] = (),
+) -> Iterator[NamedTensor]:
+    """The master weights of stage 3; each parameter has the same offset on every rank.
+
+    Args:
+        of_all: the states of all ranks, if tensor parallelism divides the model among `states` and others.
+        replicated: parameters that it does not divide. If ``zero.Init`` has partitioned them over all ranks,
+            the engine keeps that (engine.py, `_resolve_zero3_param_placement`).
+    """
     flats = [FlatTensors(_listed(state["fp32_flat_groups"])) for state in states]
+    everywhere = [FlatTensors(_listed(state["fp32_flat_groups"])) for state in of_all]
+    sizes = (math.ceil(math.prod(shape) / len(flats)) for parameters in shapes for shape in parameters.values())
+    if sum(sizes) == flats[0].numel:
+        replicated = ()
     offset = 0
     for parameters in shapes:
         for name, shape in parameters.items():
-            each = math.ceil(math.prod(shape) / len(flats))
-            pieces = [piece for flat in flats for piece in flat.pieces(offset, each, name)]
-            yield NamedTensor(
-                name, flats[0].dtype, tuple(shape), tuple(_without_padding(pieces, math.prod(shape)))
-            )
+            parts = everywhere if name in replicated else flats
+            each = math.ceil(math.prod(shape) / len(parts))
+            pieces = [piece for flat in parts for piece in flat.pieces(offset, each, name)]
+            yield NamedTensor(name, flats[0].dtype, tuple(shape), tuple(_without_padding(pieces, math.prod(shape))))
             offset += each
     for flat in flats:
         flat.check_end(offset, 1)

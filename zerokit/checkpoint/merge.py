@@ -30,6 +30,7 @@ from zerokit.documents import is_folder, printable
 from zerokit.errors import CheckpointError
 from zerokit.files import write_file
 from zerokit.staging import clear
+from zerokit.tables import table_of
 
 if TYPE_CHECKING:
     from zerokit.checkpoint.element_reader import Block
@@ -41,39 +42,7 @@ _PART = re.compile(
     r"(?:\.weight)?"
 )
 _OF_PEFT = "base_model.model."
-_SUPPORTED_KEYS = frozenset(
-    {
-        "alpha_pattern",
-        "auto_mapping",
-        "base_model_name_or_path",
-        "bias",
-        "ensure_weight_tying",
-        "eva_config",
-        "exclude_modules",
-        "fan_in_fan_out",
-        "feedforward_modules",
-        "inference_mode",
-        "init_ia3_weights",
-        "init_lora_weights",
-        "layers_pattern",
-        "layers_to_transform",
-        "lora_alpha",
-        "lora_dropout",
-        "megatron_core",
-        "modules_to_save",
-        "peft_type",
-        "peft_version",
-        "qalora_group_size",
-        "r",
-        "rank_pattern",
-        "revision",
-        "runtime_config",
-        "target_modules",
-        "task_type",
-        "use_dora",
-        "use_rslora",
-    }
-)
+_SUPPORTED_KEYS = frozenset[str](table_of(__file__)["supported_keys"])
 """Keys of adapter_config.json that merging supports. Merging refuses other keys that are set."""
 _UNCHANGED_BASE = (True, False, None, "gaussian", "eva", "orthogonal")
 """Values of `init_lora_weights` that leave the model's own weights unchanged."""
@@ -81,8 +50,6 @@ _UNCHANGED_BASE = (True, False, None, "gaussian", "eva", "orthogonal")
 
 @dataclass(frozen=True)
 class Merged:
-    """Result of a merge."""
-
     folder: Path
     base: Path
     num_merged: int
@@ -105,7 +72,6 @@ def merge(adapter: Path, output: Path, *, base: Path | None = None) -> Merged:
 
     Args:
         adapter: a folder with adapter_config.json and adapter_model.safetensors.
-        output: a folder that does not exist or is empty.
         base: the folder of the model; None: the model that the adapter names.
 
     Raises:
@@ -141,11 +107,7 @@ def merge(adapter: Path, output: Path, *, base: Path | None = None) -> Merged:
                 staging / shard, list(found.values()), lambda tensor: _blocks(reader, plan, tensor)
             )
             bar.advance(task)
-        names = [
-            *copy_files(copied, model, staging),
-            *copy_files(copied_from_adapter, adapter, staging),
-            CONFIG,
-        ]
+        names = [*copy_files(copied, model, staging), *copy_files(copied_from_adapter, adapter, staging), CONFIG]
         write_file(staging / CONFIG, json.dumps(config, indent=2, ensure_ascii=False) + "\n")
         if (model / WEIGHTS_INDEX).is_file():
             names += copy_files([model / WEIGHTS_INDEX], model, staging)
@@ -217,9 +179,7 @@ def _plan(adapter: Path, settings: Mapping[str, Any], model: Path, config: dict[
             changes |= _ia3_changes(own["ia3_l"], name, weights, transposed=transposed)
         else:
             is_embedding = module in embeddings
-            changes[name] = _lora_delta(
-                adapter, settings, module, own, transposed=transposed, embedding=is_embedding
-            )
+            changes[name] = _lora_delta(adapter, settings, module, own, transposed=transposed, embedding=is_embedding)
     _check_shapes(adapter, changes, replaced, weights, model)
     whole = replaced.keys() - changes.keys()
     if len(tied) == 1 and whole & {*tied}:
@@ -276,16 +236,11 @@ def _check_shapes(
     weights: Mapping[str, NamedTensor],
     model: Path,
 ) -> None:
-    shapes = [*((name, one.shape) for name, one in changes.items())]
-    shapes += [(name, one.shape) for name, one in replaced.items()]
+    shapes = [(name, one.shape) for name, one in (*changes.items(), *replaced.items())]
     for name, shape in shapes:
         if shape != weights[name].shape or weights[name].dtype not in CONVERTIBLE:
             has = f"{list(weights[name].shape)} of {weights[name].dtype}"
-            _refuse(
-                adapter,
-                f"has {list(shape)} for '{name}', which is {has} in {printable(model)}",
-                _ANOTHER_MODEL,
-            )
+            _refuse(adapter, f"has {list(shape)} for '{name}', which is {has} in {printable(model)}", _ANOTHER_MODEL)
     if not shapes:
         _refuse(adapter, "has no weights", "Save it again")
 

@@ -11,23 +11,10 @@ from zerokit.checkpoint.source import check_file
 from zerokit.checkpoint.step_folder import is_numbered, is_of_run
 from zerokit.documents import printable, read_document
 from zerokit.errors import CheckpointError
+from zerokit.tables import table_of
 
 CONFIG = "config.json"
-_COPIED = (
-    "generation_config.json",
-    "tokenizer*",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-    "*.model",
-    "*.tiktoken",
-    "chat_template.*",
-    "preprocessor_config.json",
-    "processor_config.json",
-    "*_preprocessor_config.json",
-)
+_COPIED: Sequence[str] = table_of(__file__)["copied"]
 """Files of a model besides config and weights."""
 _TEMPLATES = "additional_chat_templates"
 
@@ -56,10 +43,6 @@ def read_config(file: Path) -> dict[str, Any]:
 
 def model_files(folder: Path, *, code: bool) -> list[Path]:
     """The files of a model besides config and weights.
-
-    Args:
-        folder: of the model.
-        code: include Python files, which the config names.
 
     Raises:
         ZerokitError: a file is special, leads out of the folder, or is far too large.

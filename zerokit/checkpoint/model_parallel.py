@@ -10,7 +10,7 @@ import heapq
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn
 
@@ -48,9 +48,7 @@ class _Run(NamedTuple):
 class _Runs(Sequence[Piece]):
     """Lazy pieces of a tensor: one that is cut by columns has a piece per row."""
 
-    def __init__(
-        self, name: str, parts: Sequence[NamedTensor], numel: int, runs: Callable[[], Iterator[_Run]]
-    ):
+    def __init__(self, name: str, parts: Sequence[NamedTensor], numel: int, runs: Callable[[], Iterator[_Run]]):
         self._name = name
         self._parts = parts
         self._numel = numel
@@ -78,13 +76,10 @@ class _Runs(Sequence[Piece]):
 
 
 class TensorParallelCuts:
-    """How tensor-parallel ranks have cut tensors."""
-
     def __init__(self, info: Any, buffers: Sequence[str]) -> None:
         """Read the description of a checkpoint.
 
         Args:
-            info: its ``universal_checkpoint_info``, or None.
             buffers: names of tensors that every rank has whole.
         """
         self._info: Mapping[str, Any] | None = info if isinstance(info, Mapping) else None
@@ -103,9 +98,11 @@ class TensorParallelCuts:
         if len(parts) == 1:
             return first, []
         found = self._maps.get(f"^{re.escape(name)}$")
-        if found is not None:
+        is_replicated = name in self._buffers or self._is(_REPLICATED, first)
+        # Stage 3 describes a parameter that zero.Init has partitioned as empty.
+        if found is not None and not (is_replicated and 0 in found["logical_shape"]):
             return _by_map(name, parts, found)
-        if name in self._buffers or self._is(_REPLICATED, first):
+        if is_replicated:
             return first, list(parts[1:])
         if self._info is None:
             _refuse(
@@ -114,9 +111,7 @@ class TensorParallelCuts:
                 "Load it on the same number of ranks; engine.save_16bit_model() then gathers tensors",
             )
         sub_parts = [
-            one
-            for one in self._info.get("parameter_with_sub_params", ())
-            if _matches(one["patterns"], name, first)
+            one for one in self._info.get("parameter_with_sub_params", ()) if _matches(one["patterns"], name, first)
         ]
         if sub_parts or any(self._is(key, first) for key in _NOT_JOINED):
             _refuse(first, f"has '{name}' in tensor-parallel parts of an unsupported kind")
@@ -145,13 +140,16 @@ class TensorParallelCuts:
             return
         for pattern in patterns:
             if not _is_literal(pattern) and not any(_matches([pattern], name, first) for name in tensors):
-                _refuse(
-                    first,
-                    f"has the pattern '{pattern}' in universal_checkpoint_info, which matches no tensor",
-                )
+                _refuse(first, f"has the pattern '{pattern}' in universal_checkpoint_info, which matches no tensor")
 
     def _is(self, key: str, tensor: NamedTensor) -> bool:
         return _matches((self._info or {}).get(key, ()), tensor.name, tensor)
+
+
+def replicated_names(info: Any, names: Iterable[str]) -> set[str]:
+    """The names that AutoTP describes as whole on every rank."""
+    patterns = info.get(_REPLICATED, ()) if isinstance(info, Mapping) else ()
+    return {name for name in names if f"^{re.escape(name)}$" in patterns}
 
 
 def _matches(patterns: Any, name: str, tensor: NamedTensor) -> bool:
@@ -169,9 +167,7 @@ def _match(pattern: str, name: str, tensor: NamedTensor) -> bool:
             return re.match(pattern, name) is not None
         except (re.error, OverflowError, RecursionError):
             pass
-    _refuse(
-        tensor, f"has the pattern '{pattern[:80]}' in universal_checkpoint_info, which is invalid or too slow"
-    )
+    _refuse(tensor, f"has the pattern '{pattern[:80]}' in universal_checkpoint_info, which is invalid or too slow")
 
 
 def _is_literal(pattern: str) -> bool:
@@ -188,7 +184,6 @@ def join_ranks(
     Args:
         found: tensors of each model-parallel rank, in order of `StepFolder.model_rank`.
         tensor_parallel: number of consecutive ranks that divide the same tensors.
-        cuts: how they divide them.
     """
     whole: dict[str, NamedTensor] = {}
     pairs = []
@@ -288,10 +283,7 @@ def _runs_of(rank: int, piece: Mapping[str, Any]) -> Iterator[_Run]:
         numel *= sizes[axis]
     for index in itertools.product(*map(range, sizes[:axis])):
         yield _Run(
-            begin + sum(map(int.__mul__, index, steps)),
-            rank,
-            offset + sum(map(int.__mul__, index, own_steps)),
-            numel,
+            begin + sum(map(int.__mul__, index, steps)), rank, offset + sum(map(int.__mul__, index, own_steps)), numel
         )
 
 

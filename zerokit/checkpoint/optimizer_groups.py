@@ -93,10 +93,7 @@ def _stage_1_and_2_groups(saved: SavedStates) -> Iterator[Group]:
     paddings = states[0].get("param_alignment_paddings")
     is_round_robin = zero_settings(saved).round_robin_gradients
     for number, shapes in enumerate(shapes_of(saved.models[0])):
-        common = {
-            "partition_count": len(states),
-            "param_alignment_paddings": [paddings[number]] if paddings else None,
-        }
+        common = {"partition_count": len(states), "param_alignment_paddings": [paddings[number]] if paddings else None}
 
         def join(parts: Sequence[StoredTensor], shapes: Any = shapes, common: Any = common) -> Tensors:
             of_ranks = [{**common, "single_partition_of_fp32_groups": [part]} for part in parts]
@@ -140,8 +137,6 @@ def _group(
     """Separate the optimizer's states per element from those that exist once.
 
     Args:
-        saved: the checkpoint.
-        weights: each rank's part of the flat buffer.
         states: each rank's states by the optimizer's keys.
         numel: elements of each rank's part of a moment.
         join: makes named tensors of the parts of a flat buffer.

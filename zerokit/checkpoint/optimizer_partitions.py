@@ -23,22 +23,12 @@ class Stage1And2Partitions:
     Source: `DeepSpeedZeroOptimizer.__init__`, runtime/zero/stage_1_and_2.py.
     """
 
-    def __init__(
-        self, groups: Sequence[Group], num_ranks: int, *, round_robin: bool, aligned_as: str | None
-    ) -> None:
-        """Lay out the groups.
-
-        Args:
-            groups: the groups.
-            num_ranks: of the new run.
-            round_robin: whether parameters are reordered.
-            aligned_as: the type of the model, if parameters are aligned.
-        """
+    def __init__(self, groups: Sequence[Group], num_ranks: int, *, round_robin: bool, aligned_as: str | None) -> None:
+        """Lay out the groups."""
         self.groups = groups
         self.num_ranks = num_ranks
         self.orders = [
-            round_robin_order(list(one.weights), num_ranks) if round_robin else list(one.weights)
-            for one in groups
+            round_robin_order(list(one.weights), num_ranks) if round_robin else list(one.weights) for one in groups
         ]
         alignment = _PARAMETER_ALIGNMENT // ITEMSIZES[aligned_as] if aligned_as else 1
         self.paddings = [list(_paddings(one, order, alignment)) for one, order in self._ordered()]
@@ -66,10 +56,7 @@ class Stage1And2Partitions:
     def weights(self, rank: int, *, padded: bool) -> list[NewTensor]:
         """A rank's part of each group; `padded`: with the padding at its end."""
         cut = [0] * len(self.groups) if padded else self.part_paddings(rank)
-        return [
-            self._part(number, one.weights, rank, without=cut[number])
-            for number, one in enumerate(self.groups)
-        ]
+        return [self._part(number, one.weights, rank, without=cut[number]) for number, one in enumerate(self.groups)]
 
     def states(self, rank: int) -> list[dict[str, Any]]:
         """Optimizer states of a rank's part of each group."""
@@ -89,10 +76,7 @@ class Stage1And2Partitions:
         # With round-robin and without alignment, DeepSpeed itself uses the other order here.
         order = self.orders[number] if padded else list(tensors)
         ends = list(
-            accumulate(
-                tensors[name].numel + behind
-                for name, behind in zip(order, self.paddings[number], strict=True)
-            )
+            accumulate(tensors[name].numel + behind for name, behind in zip(order, self.paddings[number], strict=True))
         )
         offsets = dict(zip(order, [0, *ends], strict=False))
         for name, tensor in tensors.items():
@@ -104,14 +88,10 @@ class Stage1And2Partitions:
     def _ordered(self) -> Iterator[tuple[Group, list[str]]]:
         return zip(self.groups, self.orders, strict=True)
 
-    def _part(
-        self, number: int, tensors: Mapping[str, NamedTensor], rank: int, *, without: int = 0
-    ) -> NewTensor:
+    def _part(self, number: int, tensors: Mapping[str, NamedTensor], rank: int, *, without: int = 0) -> NewTensor:
         size = self.sizes[number]
         names, paddings = self.orders[number], self.paddings[number]
-        row = [
-            part for name, padding in zip(names, paddings, strict=True) for part in (tensors[name], padding)
-        ]
+        row = [part for name, padding in zip(names, paddings, strict=True) for part in (tensors[name], padding)]
         row.append(size * self.num_ranks - self.lengths[number])
         return _assembled(_cut(row, rank * size, (rank + 1) * size - without), tensors[names[0]].dtype)
 

@@ -26,9 +26,6 @@ def output_folder(output: Path) -> Iterator[Path]:
     folder is in it, on its disk, and the files are renamed into it, config.json last. Files of an interrupted
     process are still in the staging folder; after a damaged checkpoint it is removed.
 
-    Args:
-        output: the folder, checked by :func:`check_output`.
-
     Raises:
         ZerokitError: it cannot be written, or another process writes it.
     """
@@ -67,9 +64,7 @@ def check_output(output: Path) -> None:
         raise CheckpointError("exists", where=printable(output), hint="Name a folder that does not exist yet")
     if not target.parent.is_dir():
         raise CheckpointError(
-            "its folder does not exist",
-            where=printable(output),
-            hint=f"Make {printable(output.parent)} first",
+            "its folder does not exist", where=printable(output), hint=f"Make {printable(output.parent)} first"
         )
     check_staging(_staging(target))
 

@@ -62,9 +62,7 @@ def check_pickles(folder: Path, names: list[str]) -> None:
             with known_classes_only():
                 torch.load(file, map_location="cpu", weights_only=True, mmap=_is_zip(file))
         except PickleLimitError as error:
-            raise CheckpointError(
-                str(error), where=printable(file), hint="Resume from another checkpoint"
-            ) from None
+            raise CheckpointError(str(error), where=printable(file), hint="Resume from another checkpoint") from None
         except Exception as error:
             # Errors of pickle, of torch's reader, and any other error of a damaged pickle.
             unknown = re.search(r"GLOBAL ([\w.]+)", str(error))
@@ -75,8 +73,7 @@ def check_pickles(folder: Path, names: list[str]) -> None:
                     hint="Resume from another checkpoint",
                 ) from None
             raise CheckpointError(
-                f"its pickle would load '{unknown[1]}', which may run code and is not "
-                "in DeepSpeed's checkpoints",
+                f"its pickle would load '{unknown[1]}', which may run code and is not in DeepSpeed's checkpoints",
                 where=printable(file),
                 hint="Add --trust-checkpoint if you made it yourself",
             ) from None

@@ -38,6 +38,7 @@ class ModelKind:
 
 
 CAUSAL_LM = ModelKind("AutoModelForCausalLM", "a causal language model", "Llama", new_head=False)
+SEQ2SEQ = ModelKind("AutoModelForSeq2SeqLM", "a sequence-to-sequence model", "T5", new_head=False)
 
 _HEADS_WITHOUT_WORDS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
 """Ends of class names whose head predicts no tokens."""
@@ -78,16 +79,12 @@ def read_config(
     remote = trust_remote_code and kind.auto_class in getattr(config, "auto_map", {})
     if type(config) not in kind.auto._model_mapping and not remote:
         raise ModelError(
-            f"'{config.model_type}' is not {kind.noun}",
-            where=where,
-            hint=f"Choose one such as {kind.such_as}",
+            f"'{config.model_type}' is not {kind.noun}", where=where, hint=f"Choose one such as {kind.such_as}"
         )
     return config
 
 
-def read_tokenizer(
-    source: str | Path, *, where: str, trust_remote_code: bool = False
-) -> PreTrainedTokenizerBase:
+def read_tokenizer(source: str | Path, *, where: str, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
     """The tokenizer of a folder or Hub id.
 
     Raises:
@@ -98,9 +95,7 @@ def read_tokenizer(
     folder = Path(source)
     if folder.is_dir() and not any((folder / name).is_file() for name in _TOKENIZER_FILES):
         # For some architectures transformers would make an empty one.
-        raise ModelError(
-            f"'{folder}' has no tokenizer", where=where, hint="Copy tokenizer.json and the like into it"
-        )
+        raise ModelError(f"'{folder}' has no tokenizer", where=where, hint="Copy tokenizer.json and the like into it")
     if folder.is_dir():
         check_files(folder, where=where)
     try:
@@ -115,12 +110,7 @@ def read_tokenizer(
 
 
 def check_shapes(
-    folder: Path,
-    config: PretrainedConfig,
-    *,
-    where: str,
-    trust_remote_code: bool = False,
-    kind: ModelKind = CAUSAL_LM,
+    folder: Path, config: PretrainedConfig, *, where: str, trust_remote_code: bool = False, kind: ModelKind = CAUSAL_LM
 ) -> int | None:
     """Refuse weights whose shapes differ from the config; only rank 0 would notice them.
 
@@ -160,8 +150,7 @@ def check_shapes(
                     raise ModelError(
                         f"'{folder}' has a head for {shape[0]} classes, and there are {config.num_labels}",
                         where=where,
-                        hint="Train on its classes, or start from its base model: "
-                        "a missing head is initialised",
+                        hint="Train on its classes, or start from its base model: a missing head is initialised",
                     )
                 raise ModelError(
                     f"{file}: '{name}' has shape {shape}, but config.json gives {expected[name]}",
@@ -186,13 +175,8 @@ def load_weights(
     The attribute ``new_modules`` of the model names newly initialised modules, if the kind allows them.
 
     Args:
-        folder: the model.
-        config: its config.
-        dtype: of the loaded weights.
         where: place of the model in the user's input, for errors.
-        trust_remote_code: whether code of the model may run.
         kind: of the model; transformers initialises a missing head.
-        options: for ``from_pretrained``.
 
     Raises:
         ModelError: weights are missing; the same on every rank.
@@ -235,9 +219,7 @@ def reason(error: Exception) -> str:
 
 
 _INITIALIZE = Patch(
-    "transformers.modeling_utils:PreTrainedModel",
-    "_initialize_weights",
-    "leave modules alone that are loaded",
+    "transformers.modeling_utils:PreTrainedModel", "_initialize_weights", "leave modules alone that are loaded"
 )
 
 

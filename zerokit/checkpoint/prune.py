@@ -10,13 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from zerokit.checkpoint.deepspeed_folder import read_checkpoint
-from zerokit.checkpoint.step_folder import (
-    TRAINER_STATE,
-    has_step_folder,
-    named_as_latest,
-    number_of,
-    numbered_folders,
-)
+from zerokit.checkpoint.step_folder import TRAINER_STATE, has_step_folder, named_as_latest, number_of, numbered_folders
 from zerokit.checkpoint.unfinished import UNFINISHED, move_to_unfinished, remove_unfinished
 from zerokit.documents import is_folder, printable, read_bytes
 from zerokit.errors import CheckpointError
@@ -114,9 +108,7 @@ def remove(folder: Path) -> None:
         remove_unfinished(folder if folder.parent.name == UNFINISHED else move_to_unfinished(folder))
     except OSError as error:
         raise CheckpointError(
-            f"cannot be removed: {error.strerror or error}",
-            where=printable(folder),
-            hint="Check its permissions",
+            f"cannot be removed: {error.strerror or error}", where=printable(folder), hint="Check its permissions"
         ) from None
 
 

@@ -60,8 +60,6 @@ _RNG_STATE = re.compile(r"rng_state(?:_(\d+))?\.pth")
 
 @dataclass(frozen=True)
 class Resharded:
-    """Result of a conversion."""
-
     folder: Path
     """It has ``latest`` and the folder that ``latest`` names, or is the latter."""
     load: str
@@ -94,11 +92,8 @@ class _Plan:
     def nbytes(self) -> int:
         """Size of all files."""
         _, model = next(self.models())  # those of all ranks are as large
-        sizes = (
-            make_pickle(model).nbytes * self.num_models,
-            make_pickle(self.optimizer(0)[1]).nbytes * self.num_ranks,
-        )
-        return sum(sizes)
+        _, optimizer = self.optimizer(0)
+        return make_pickle(model).nbytes * self.num_models + make_pickle(optimizer).nbytes * self.num_ranks
 
     def files(self) -> Iterator[tuple[str, Any]]:
         """Each file's name and content."""
@@ -128,13 +123,7 @@ class _Plan:
 
 
 def reshard(
-    path: Path,
-    output: Path,
-    *,
-    num_ranks: int,
-    stage: int | None = None,
-    verify: bool = True,
-    sums: bool = True,
+    path: Path, output: Path, *, num_ranks: int, stage: int | None = None, verify: bool = True, sums: bool = True
 ) -> Resharded:
     """Write the checkpoint for `num_ranks` ranks.
 
@@ -193,9 +182,7 @@ def reshard(
     )
 
 
-def _write(
-    staging: Path, plans: Sequence[_Plan], others: Mapping[str, Path], *, is_step: bool, sums: bool
-) -> None:
+def _write(staging: Path, plans: Sequence[_Plan], others: Mapping[str, Path], *, is_step: bool, sums: bool) -> None:
     step = plans[0].saved.files.folder
     folder = staging if is_step else staging / step.name
     folder.mkdir(exist_ok=True)
@@ -222,11 +209,7 @@ def _loading_line(output: Path, others: Mapping[str, Path], *, is_accelerate: bo
         return f"zerokit train --recipe RECIPE --resume {shlex.quote(str(output))}"
     if TRAINER_STATE in others:
         return f"trainer.train(resume_from_checkpoint={str(output)!r})"
-    return (
-        f"accelerator.load_state({str(output)!r})"
-        if is_accelerate
-        else f"engine.load_checkpoint({str(output)!r})"
-    )
+    return f"accelerator.load_state({str(output)!r})" if is_accelerate else f"engine.load_checkpoint({str(output)!r})"
 
 
 def _loading_line_of_step(step: Path) -> str:
@@ -242,14 +225,12 @@ def _loading_line_of_step(step: Path) -> str:
 def _check_kind(saved: SavedStates, stage: int | None) -> None:
     facts = saved.facts
     if facts.universal:
-        _refuse(
-            saved,
-            "is a universal checkpoint",
-            "Any number of ranks can load it, with checkpoint.load_universal",
-        )
+        _refuse(saved, "is a universal checkpoint", "Any number of ranks can load it, with checkpoint.load_universal")
     if facts.stage == 0:
+        _refuse(saved, "is not partitioned: it was saved without ZeRO", "Any number of ranks can resume from it")
+    if facts.stage == 3 and saved.files.tensor_parallel > 1:
         _refuse(
-            saved, "is not partitioned: it was saved without ZeRO", "Any number of ranks can resume from it"
+            saved, "has parameters of stage 3 in tensor-parallel parts", "Resume on the number of ranks that saved it"
         )
     if saved.files.experts or saved.models[0].get("num_experts"):
         _refuse(saved, "has experts on several ranks", "Resume on the number of ranks that saved it")
@@ -292,21 +273,16 @@ def _plan(saved: SavedStates, num_ranks: int, stage: int) -> _Plan:
 def _optimizer(plan: _Plan, states: Mapping[str, Any], rank: int) -> dict[str, Any]:
     """The `state_dict` of a rank's ZeRO optimizer."""
     saved = plan.saved
-    inner_key = "optimizer_state_dict" if saved.facts.stage == 3 else "base_optimizer_state"
-    inner = states[inner_key]
     was_divided = saved.facts.stage == 3
+    inner = states["optimizer_state_dict" if was_divided else "base_optimizer_state"]
     if was_divided != (plan.stage == 3):
         if not was_divided and "loss_scaler" not in states:
-            _refuse(
-                saved, "was saved by DeepSpeed's BF16_Optimizer", "Keep its stage: leave out --zero-stage"
-            )
+            _refuse(saved, "was saved by DeepSpeed's BF16_Optimizer", "Keep its stage: leave out --zero-stage")
         states = {key: states[key] for key in _OF_ANY_STAGE} | {"ds_version": saved.facts.version}
     made = dict(states)
     if plan.stage != saved.facts.stage:
         made["zero_stage"] = record("deepspeed.runtime.zero.config.ZeroStageEnum", plan.stage)
-    settings = [
-        {key: value for key, value in group.items() if key != "params"} for group in inner["param_groups"]
-    ]
+    settings = [{key: value for key, value in group.items() if key != "params"} for group in inner["param_groups"]]
     if isinstance(plan.partitions, Stage1And2Partitions):
         flat = plan.partitions
         # BF16_Optimizer saves its part with padding.
@@ -332,10 +308,7 @@ def _optimizer(plan: _Plan, states: Mapping[str, Any], rank: int) -> dict[str, A
 
 
 def _inner(
-    inner: Mapping[str, Any],
-    settings: list[dict[str, Any]],
-    numbers: list[list[int]],
-    states: list[dict[str, Any]],
+    inner: Mapping[str, Any], settings: list[dict[str, Any]], numbers: list[list[int]], states: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """The state dict of torch's optimizer for flat parameters."""
     return {
@@ -378,9 +351,7 @@ def _whole_model(plan: _Plan, flat: Stage1And2Partitions) -> dict[str, Any]:
     return made
 
 
-def _divided_model(
-    plan: _Plan, divided: Stage3Partitions, model: Mapping[str, Any], rank: int
-) -> dict[str, Any]:
+def _divided_model(plan: _Plan, divided: Stage3Partitions, model: Mapping[str, Any], rank: int) -> dict[str, Any]:
     saved = plan.saved
     made = {**_common(plan, model), "param_shapes": divided.shapes}
     if saved.facts.stage == 3:
@@ -388,14 +359,9 @@ def _divided_model(
     else:
         frozen = dict(_not_trained(saved, divided))
         buffers = set(model.get("buffer_names") or ())
-        made["frozen_param_shapes"] = (
-            OrderedDict((name, Size(of.shape)) for name, of in frozen.items()) or None
-        )
+        made["frozen_param_shapes"] = OrderedDict((name, Size(of.shape)) for name, of in frozen.items()) or None
         made["module"] = OrderedDict(
-            (
-                name,
-                NewTensor(one.dtype, (0,)) if isinstance(one, StoredTensor) and name not in buffers else one,
-            )
+            (name, NewTensor(one.dtype, (0,)) if isinstance(one, StoredTensor) and name not in buffers else one)
             for name, one in model["module"].items()
         )
     parts = OrderedDict((name, divided.parameter(tensor, rank)) for name, tensor in frozen.items())

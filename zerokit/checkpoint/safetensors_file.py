@@ -31,11 +31,6 @@ def write_safetensors(
 ) -> str:
     """Write a complete file or none.
 
-    Args:
-        file: the file.
-        tensors: name, type and shape of its tensors.
-        blocks: the bytes of a tensor.
-
     Returns:
         its SHA-256, in hexadecimal.
 
@@ -78,15 +73,7 @@ def read_safetensors(file: Path) -> dict[str, NamedTensor]:
             begin, header = read_header(opened)
         storage = Storage(file, "", begin, file.stat().st_size - begin, None)
         return {name: _tensor(name, entry, storage) for name, entry in header.items()}
-    except (
-        OSError,
-        ArithmeticError,
-        LookupError,
-        RecursionError,
-        TypeError,
-        ValueError,
-        AttributeError,
-    ) as error:
+    except (OSError, ArithmeticError, LookupError, RecursionError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(
             f"is damaged or cut short ({error})", where=printable(file), hint="Copy or save it again"
         ) from None
@@ -98,9 +85,6 @@ _MOST_OF_HEADER = 100 << 20
 
 def read_header(opened: BinaryIO) -> tuple[int, dict[str, Any]]:
     """The offset of the elements in bytes, and the header's entry of each tensor by name.
-
-    Args:
-        opened: the file, at its start.
 
     Raises:
         ValueError: it ends within its header, or the header is no JSON object.

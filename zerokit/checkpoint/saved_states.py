@@ -335,10 +335,8 @@ def _check_steps(files: StepFolder, models: Sequence[StateDict], optimizers: Seq
                     where=printable(file),
                     hint="Use another one",
                 )
-    model_step, optimizer_step = (
-        models[0].get("global_steps"),
-        _optimizer_step(optimizers[0]) if optimizers else None,
-    )
+    model_step = models[0].get("global_steps")
+    optimizer_step = _optimizer_step(optimizers[0]) if optimizers else None
     if isinstance(model_step, int) and optimizer_step is not None and optimizer_step > model_step:
         raise CheckpointError(
             f"is of step {optimizer_step}, and the model of step {model_step}: two checkpoints were mixed",

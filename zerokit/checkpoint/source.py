@@ -7,6 +7,7 @@ are found here, on the host, from file headers.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
@@ -25,6 +26,7 @@ from zerokit.documents import (
 )
 from zerokit.errors import DocumentError, ModelError
 from zerokit.hub import describe_failure, is_hub_id
+from zerokit.tables import table_of
 
 _DOWNLOADED = ("*.json", "model*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken")
 """Files of a model that zerokit downloads from the Hub."""
@@ -32,79 +34,19 @@ _HUB_COPIES = ["original/*", "*.fp16*.safetensors"]
 """The same weights in other formats."""
 WEIGHTS_INDEX = "model.safetensors.index.json"
 """The file that maps each weight to a file."""
-_OPENED = (
-    "*.json",
-    "*.jinja",
-    "*.model",
-    "*.txt",
-    "*.tiktoken",
-    "*.spm",
-    "*.codes",
-    "*tokenizer*",
-    "*.safetensors",
-    "*.py",
-    "additional_chat_templates/*",
-    "custom_generate/*",
-)
+_TABLE = table_of(__file__)
+_OPENED: Sequence[str] = _TABLE["opened"]
 """Files of a model or adapter that zerokit, transformers, peft or safetensors may open or copy."""
-_SETTINGS = (
-    "config.json",
-    "config.*.json",
-    "generation_config.json",
-    "tokenizer_config.json",
-    "adapter_config.json",
-    "preprocessor_config.json",
-    "*_preprocessor_config.json",
-    "processor_config.json",
-    "audio_tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.json",
-    "*.jinja",
-    "normalizer.json",
-)
+_SETTINGS: Sequence[str] = _TABLE["settings"]
 """Settings files that transformers or peft read whole."""
-_TABLES = (
-    WEIGHTS_INDEX,
-    "adapter_model.safetensors.index.json",
-    "tokenizer.json",
-    "tokenizer.*.json",
-    "vocab.json",
-    "vocab.txt",
-    "vocab-src.json",
-    "vocab-tgt.json",
-    "target_vocab.json",
-    "entity_vocab.json",
-    "merges.txt",
-    "bpe.codes",
-    "dict.txt",
-    "*.tiktoken",
-    "tekken.json",
-    "prophetnet.tokenizer",
-    "tokenizer.model",
-    "tokenizer.model.*",
-    "tiktoken.model",
-    "spiece.model",
-    "sentencepiece.model",
-    "sentencepiece.bpe.model",
-    "spm.model",
-    "spm_char.model",
-    "source.spm",
-    "target.spm",
-    "byte_maps.json",
-    "emoji.json",
-    "word_shape.json",
-    "word_pronunciation.json",
-)
+_TABLES: Sequence[str] = _TABLE["tables"]
 """Files with an entry for each token or weight, which transformers or peft read whole.
 
 Source: ``vocab_files_names`` of transformers' tokenizers, and the constants of its `utils`.
 """
 
 
-def resolve_checkpoint(
-    name: str, *, where: str, revision: str | None = None, remote_code: bool = False
-) -> Path:
+def resolve_checkpoint(name: str, *, where: str, revision: str | None = None, remote_code: bool = False) -> Path:
     """The local folder of a model; a Hub id is downloaded first.
 
     Raises:
@@ -206,8 +148,7 @@ def check_weights(folder: Path, *, where: str) -> None:
     if has_step_folder(folder):
         checkpoint = f"{printable(find_step_folder(folder))}, which has them"
     raise ModelError(
-        f"{len(empty)} {what} are empty, such as '{empty[0]}': "
-        "they were saved from ZeRO-3 without being gathered",
+        f"{len(empty)} {what} are empty, such as '{empty[0]}': they were saved from ZeRO-3 without being gathered",
         where=where,
         hint=f"Run 'zerokit checkpoint export' on {checkpoint}, and use what it writes. {hint}",
     )
@@ -279,9 +220,7 @@ def weight_files(folder: Path, *, where: str) -> list[Path]:
             where=where,
             hint="Convert them to safetensors with save_pretrained",
         )
-    raise ModelError(
-        f"'{folder}' has no weights (model.safetensors)", where=where, hint="Copy the whole checkpoint"
-    )
+    raise ModelError(f"'{folder}' has no weights (model.safetensors)", where=where, hint="Copy the whole checkpoint")
 
 
 def _shard_names(index: Path, *, where: str) -> list[str]:
@@ -326,9 +265,7 @@ def _download(name: str, *, where: str, revision: str | None, files: list[str]) 
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(
-            snapshot_download(name, revision=revision, allow_patterns=files, ignore_patterns=_HUB_COPIES)
-        )
+        return Path(snapshot_download(name, revision=revision, allow_patterns=files, ignore_patterns=_HUB_COPIES))
     except Exception as error:
         from zerokit.models.catalogue import hub_id
 

@@ -160,6 +160,12 @@ def named_as_latest(path: Path) -> dict[str, str]:
     }
 
 
+def optimizer_ranks(names: Iterable[str]) -> list[tuple[int, int]]:
+    """Rank and model-parallel rank of each file of ZeRO's optimizer states among the names in a step folder."""
+    found = filter(None, map(_OPTIMIZER_STATES.fullmatch, names))
+    return [(int(match["rank"]), int(match["model_rank"])) for match in found]
+
+
 def is_numbered(name: str) -> bool:
     """Whether a folder name is that of a run's checkpoint."""
     return number_of(name) is not None
@@ -200,8 +206,7 @@ def numbered_folders(path: Path) -> list[Path]:
     other = next((match for match in found if match["kind"] != found[0]["kind"]), None)
     if other is not None:
         raise CheckpointError(
-            f"has checkpoints of two kinds, such as {found[0][0]} and {other[0]}: "
-            "it is unknown which are newer",
+            f"has checkpoints of two kinds, such as {found[0][0]} and {other[0]}: it is unknown which are newer",
             where=printable(path),
             hint="Name one checkpoint, or move one kind to another folder",
         )
@@ -216,7 +221,6 @@ def read_step_folders(folder: Path, *, swapped: bool = False) -> list[StepFolder
     """Sort the files of a folder by model-parallel rank.
 
     Args:
-        folder: of a step.
         swapped: accept a checkpoint whose weights are in NVMe swap files.
 
     Raises:
@@ -229,9 +233,7 @@ def read_step_folders(folder: Path, *, swapped: bool = False) -> list[StepFolder
     model_ranks = _model_ranks(folder, names)
     tensor_parallel = len(layers) or len(model_ranks)
     if len(model_ranks) % tensor_parallel or any(rank >= tensor_parallel for rank in layers):
-        problem = (
-            f"has layers of {tensor_parallel:,} tensor-parallel ranks, and states of {len(model_ranks):,}"
-        )
+        problem = f"has layers of {tensor_parallel:,} tensor-parallel ranks, and states of {len(model_ranks):,}"
         raise CheckpointError(problem, where=printable(folder), hint=AGAIN)
     experts = {
         (int(match["layer"]), int(match["expert"])): folder / name
@@ -302,9 +304,7 @@ _SWAPPED = re.compile("offloaded_tensors")
 CONVERT = "Convert it with DeepSpeed's ds_to_universal.py"
 
 
-def _by_rank(
-    folder: Path, names: Iterable[str], pattern: re.Pattern[str], model_rank: int
-) -> dict[int, Path]:
+def _by_rank(folder: Path, names: Iterable[str], pattern: re.Pattern[str], model_rank: int) -> dict[int, Path]:
     found: dict[int, Path] = {}
     for name in names:
         if (match := pattern.fullmatch(name)) and int(match["model_rank"]) == model_rank:

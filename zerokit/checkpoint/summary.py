@@ -13,8 +13,6 @@ from zerokit.errors import CheckpointError
 
 @dataclass(frozen=True)
 class Summary:
-    """Summary of a checkpoint."""
-
     facts: CheckpointInfo
     nbytes: int
     """Size of its files."""

@@ -36,8 +36,6 @@ def checked_blocks(
 
     Args:
         reader: reads them; call its ``finish`` afterwards.
-        checkpoint: has the tensor.
-        tensor: one of its ``tensors()``.
         remarks: gets the tensor's name.
 
     Raises:
@@ -69,6 +67,5 @@ def _refuse(tensor: NamedTensor, copy: NamedTensor) -> None:
     raise CheckpointError(
         f"has another '{tensor.name}' than {first.name}: they are of different steps, ranks or runs",
         where=printable(second),
-        hint="Use another checkpoint; 'zerokit checkpoint export' uses the master weights unchecked "
-        "with --no-verify",
+        hint="Use another checkpoint; 'zerokit checkpoint export' uses the master weights unchecked with --no-verify",
     )

@@ -72,9 +72,7 @@ def whole_tensor(name: str, tensor: StoredTensor) -> NamedTensor:
     """
     if not tensor.is_contiguous:
         raise CheckpointError(f"'{name}' is not contiguous", where=printable(tensor.file), hint=AGAIN)
-    return NamedTensor(
-        name, tensor.dtype, tensor.shape, (Piece(tensor.storage, tensor.offset, tensor.numel),)
-    )
+    return NamedTensor(name, tensor.dtype, tensor.shape, (Piece(tensor.storage, tensor.offset, tensor.numel),))
 
 
 def joined_tensor(name: str, shape: Sequence[int], parts: Sequence[StoredTensor]) -> NamedTensor:

@@ -31,6 +31,7 @@ from zerokit.documents.pickle_limits import (
     guarded,
 )
 from zerokit.errors import CheckpointError
+from zerokit.tables import table_of
 
 
 class ElementType(NamedTuple):
@@ -43,56 +44,17 @@ class ElementType(NamedTuple):
     safetensors_name: str
 
 
-ELEMENT_TYPES = {
-    "float64": ElementType(8, "DoubleStorage", "F64"),
-    "float32": ElementType(4, "FloatStorage", "F32"),
-    "float16": ElementType(2, "HalfStorage", "F16"),
-    "bfloat16": ElementType(2, "BFloat16Storage", "BF16"),
-    "float8_e4m3fn": ElementType(1, "Float8_e4m3fnStorage", "F8_E4M3"),
-    "float8_e5m2": ElementType(1, "Float8_e5m2Storage", "F8_E5M2"),
-    "int64": ElementType(8, "LongStorage", "I64"),
-    "int32": ElementType(4, "IntStorage", "I32"),
-    "int16": ElementType(2, "ShortStorage", "I16"),
-    "int8": ElementType(1, "CharStorage", "I8"),
-    "uint8": ElementType(1, "ByteStorage", "U8"),
-    "bool": ElementType(1, "BoolStorage", "BOOL"),
-}
+_TABLE = table_of(__file__)
+ELEMENT_TYPES = {dtype: ElementType(*row) for dtype, row in _TABLE["element_types"].items()}
 """torch's name of an element type -> how files store it."""
 ITEMSIZES = {dtype: element.itemsize for dtype, element in ELEMENT_TYPES.items()}
 STORAGES = {element.torch_storage: dtype for dtype, element in ELEMENT_TYPES.items()}
 STORAGES["UntypedStorage"] = "uint8"
-_ALLOWED_NAMES = frozenset(
-    {
-        # DeepSpeed's engine saves these objects with the tensors (runtime/engine.py,
-        # `_common_checkpoint_state`).
-        "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler",
-        "deepspeed.runtime.fp16.loss_scaler.LossScaler",
-        "deepspeed.runtime.zero.config.ZeroStageEnum",
-        "deepspeed.utils.tensor_fragment.fragment_address",
-        "torch.Tensor",
-        "torch.device",
-        "torch.nn.parameter.Parameter",
-        "numpy._core.multiarray._reconstruct",
-        "numpy._core.multiarray.scalar",
-        "numpy.core.multiarray._reconstruct",
-        "numpy.core.multiarray.scalar",
-        "numpy.dtype",
-        "numpy.dtypes.UInt32DType",
-        "numpy.ndarray",
-        "_codecs.encode",
-        "argparse.Namespace",
-        "builtins.dict",
-        "builtins.list",
-        "builtins.set",
-        "builtins.slice",
-        "collections.defaultdict",
-        "datetime.timedelta",
-        "pathlib.PosixPath",
-    }
-)
+_ALLOWED_NAMES = frozenset[str](_TABLE["allowed_names"])
 """Names of classes and functions that a pickle may load.
 
-zerokit calls none of them: a call becomes a record.
+zerokit calls none of them: a call becomes a record. DeepSpeed's engine saves objects of its own with the
+tensors (runtime/engine.py, `_common_checkpoint_state`).
 """
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")
 """Header of a zip member (PKWARE's APPNOTE.TXT, 4.3.7)."""
@@ -222,7 +184,6 @@ class _Set(Record):
         return made
 
     def add(self, value: Any) -> None:
-        """Add an element."""
         self.arguments[0].append(value)
 
 
@@ -234,8 +195,6 @@ class Size(tuple[int, ...]):
 
 @dataclass(frozen=True)
 class Archive:
-    """The content of a file."""
-
     file: Path
     saved_as: str
     """The file's name when it was written, without suffix (``PyTorchFileWriter`` keeps it)."""
@@ -263,16 +222,12 @@ def read_archive(file: Path) -> Archive:
     except CheckpointError:
         raise
     except OSError as error:
-        raise CheckpointError(
-            f"cannot be read: {error.strerror}", where=printable(file), hint=_HINT
-        ) from None
+        raise CheckpointError(f"cannot be read: {error.strerror}", where=printable(file), hint=_HINT) from None
     except Exception as error:
         # Errors of zipfile and pickle, and any other error of a damaged pickle.
         problem = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise CheckpointError(
-            f"is damaged, cut short, or not written by torch.save ({problem})",
-            where=printable(file),
-            hint=_HINT,
+            f"is damaged, cut short, or not written by torch.save ({problem})", where=printable(file), hint=_HINT
         ) from None
 
 
@@ -344,9 +299,7 @@ class _Reader:
     def read(self) -> Archive:
         order = f"{self._folder}byteorder"
         if order in self._names and self._read(order, _MAX_BYTEORDER_BYTES) != b"little":
-            raise CheckpointError(
-                "was written on a big-endian machine", where=printable(self._file), hint=_HINT
-            )
+            raise CheckpointError("was written on a big-endian machine", where=printable(self._file), hint=_HINT)
         pickled = io.BytesIO(self._read(f"{self._folder}data.pkl", _MAX_PICKLE_BYTES))
         unpickler = _Unpickler(guarded(pickled))
         unpickler.file = self._file
@@ -383,9 +336,7 @@ class _Reader:
         member = self._archive.getinfo(name)
         if member.compress_type != zipfile.ZIP_STORED:
             raise ValueError(f"{name} is compressed")
-        header = _LOCAL_HEADER.unpack(
-            os.pread(self._opened.fileno(), _LOCAL_HEADER.size, member.header_offset)
-        )
+        header = _LOCAL_HEADER.unpack(os.pread(self._opened.fileno(), _LOCAL_HEADER.size, member.header_offset))
         offset = member.header_offset + _LOCAL_HEADER.size + header[-2] + header[-1]
         if header[0] != b"PK\x03\x04" or offset + member.file_size > self._size:
             raise ValueError("the file ends within a tensor")

@@ -23,10 +23,6 @@ def weights_digest(folder: Path, *, where: str) -> str:
     If a file has changed since the digest was computed, threads read all files once, at the speed of the
     disk: xxHash takes some GB/s per core. It finds accidental changes and does not protect against forgery.
 
-    Args:
-        folder: the model's.
-        where: place of its name in the recipe, for errors.
-
     Returns:
         the algorithm, a colon and the digest in hexadecimal.
 

@@ -7,23 +7,16 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from os.path import realpath
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
 from zerokit import choices
-from zerokit.cli import completion
 from zerokit.cli.command import with_options
-from zerokit.cli.gpu_options import (
-    chosen_gpu,
-    gpu_memory_option,
-    gpu_option,
-    host_memory_option,
-    memory_size,
-    note_caveat,
-)
+from zerokit.cli.gpu_options import chosen_gpu, memory_size, note_caveat
 from zerokit.cli.output import print_json
-from zerokit.errors import DocumentError, ModelError, ZerokitError, visible
+from zerokit.console import note
+from zerokit.errors import DocumentError, ModelError, ZerokitError, raise_together, visible
 from zerokit.files import write_file
 from zerokit.findings import DEFAULT_SEVERITY, Severity
 from zerokit.hardware import GPUS_PER_NODE
@@ -41,102 +34,36 @@ if TYPE_CHECKING:
     from zerokit.recipe import LoadedRecipe, Recipe
     from zerokit.resolving.run import Run
 
-_rule = partial(typer.Option, metavar="RULE", autocompletion=completion.rule)
-
 
 @dataclass(frozen=True, kw_only=True)
 class CheckOptions:
-    """All options of ``zerokit check``."""
-
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="FILE...",
-            help="ds_config files, YAML of accelerate launch, folders of both, or - for standard input.",
-            show_default=False,
-        ),
-    ]
-    target: Annotated[
-        choices.Target | None,
-        typer.Option(
-            help='The program that passes the config to DeepSpeed and fills "auto".',
-            show_default="any of them",
-        ),
-    ] = None
-    num_gpus: Annotated[int | None, typer.Option(min=1, help="GPUs of the run: its world size.")] = None
-    gpus_per_node: Annotated[int, typer.Option(min=1, help="GPUs of one node.")] = GPUS_PER_NODE
-    model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODEL",
-            autocompletion=completion.model,
-            help="Hub id, folder, config.json or a well-known name.",
-        ),
-    ] = None
-    recipe: Annotated[Path | None, typer.Option(metavar="FILE", help="The recipe that uses the config.")] = (
-        None
-    )
-    gpu: Annotated[str | None, gpu_option()] = None
-    gpu_memory: Annotated[str | None, gpu_memory_option()] = None
-    host_memory: Annotated[str | None, host_memory_option()] = None
-    deepspeed_version: Annotated[
-        str | None,
-        typer.Option(
-            metavar="VERSION",
-            autocompletion=completion.release,
-            help="DeepSpeed of the cluster.",
-            show_default="the newest",
-        ),
-    ] = None
-    accelerate_version: Annotated[
-        str | None,
-        typer.Option(
-            metavar="VERSION",
-            help="accelerate that starts the launch files.",
-            show_default="unknown: its known defects are reported with their releases",
-        ),
-    ] = None
-    upgrade: Annotated[
-        str | None,
-        typer.Option(
-            metavar="OLD[..NEW]",
-            autocompletion=completion.upgrade,
-            help="Report only what changes between two releases of DeepSpeed; without NEW: to the newest.",
-        ),
-    ] = None
-    only: Annotated[list[str] | None, _rule("--only", help="Report this rule only.")] = None
-    disable: Annotated[list[str] | None, _rule(help="Do not report this rule.")] = None
-    severity: Annotated[
-        Severity | None,
-        typer.Option(
-            "--severity",
-            help="Lowest severity to report.",
-            show_default=f"{DEFAULT_SEVERITY}; info with --only",
-        ),
-    ] = None
-    skip_others: Annotated[
-        bool,
-        typer.Option(
-            "--skip-others",
-            help="Leave out files that are no ds_config and no YAML of accelerate launch for DeepSpeed.",
-        ),
-    ] = False
-    output_format: Annotated[
-        Literal["text", "json", "github", "sarif"], typer.Option("--format", help="Output format.")
-    ] = "text"
-    fix: Annotated[
-        bool, typer.Option("--fix", help="Fix mistakes that have one right answer, in the files.")
-    ] = False
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", "--diff", help="With --fix: print the change and write nothing.")
-    ] = False
+    files: list[Path]
+    target: choices.Target | None = None
+    num_gpus: int | None = None
+    gpus_per_node: int = GPUS_PER_NODE
+    model: str | None = None
+    recipe: Path | None = None
+    gpu: str | None = None
+    gpu_memory: str | None = None
+    host_memory: str | None = None
+    deepspeed_version: str | None = None
+    accelerate_version: str | None = None
+    upgrade: str | None = None
+    only: list[str] | None = None
+    disable: list[str] | None = None
+    severity: Severity | None = None
+    skip_others: bool = False
+    output_format: Literal["text", "json", "github", "sarif"] = "text"
+    fix: bool = False
+    dry_run: bool = False
 
 
-@with_options(CheckOptions)
+@with_options(CheckOptions, "check")
 def check(options: CheckOptions) -> None:
     """Report every mistake in ds_config files. Exits with 1 if there are errors."""
     from zerokit.hardware.cluster import Cluster
     from zerokit.lint.files import STDIN, files_in
+    from zerokit.lint.launch_defects import parse_accelerate_version
     from zerokit.lint.selection import Selection
     from zerokit.resolving.run import Run
 
@@ -148,11 +75,12 @@ def check(options: CheckOptions) -> None:
     note_caveat(card)
     host_bytes = memory_size(options.host_memory, "--host-memory")
     loaded = None if options.recipe is None else _load(options.recipe)
+    release = options.accelerate_version
     run = Run(
         target=options.target,
         cluster=Cluster(options.num_gpus, options.gpus_per_node, card, host_bytes),
         **_read_facts(options.model, loaded, options.deepspeed_version),
-        accelerate_version=_accelerate(options.accelerate_version),
+        accelerate_version=None if release is None else parse_accelerate_version(release),
     )
     upgrade = _upgrade(options)
     least = options.severity or ("info" if options.only or upgrade else DEFAULT_SEVERITY)
@@ -161,16 +89,10 @@ def check(options: CheckOptions) -> None:
     checked = checker.check(files_in(options.files, skip_others=options.skip_others))
     _print(checked, options.output_format, checker)
     if options.model is not None and card is not None:
-        from zerokit.console import note
-
         note("zerokit: note: check does not judge whether the run fits; 'zerokit estimate' does")
     if checker.unfixed:
-        from zerokit.console import note
-
         note(f"zerokit: note: --fix does not change launch files: {visible(', '.join(checker.unfixed))}")
     if any(checker.diffs):
-        from zerokit.console import note
-
         note("zerokit: note: preview only: --fix without --diff (or --dry-run) writes this change")
     _exit(checked, checker)
 
@@ -190,16 +112,8 @@ def _upgrade(options: CheckOptions) -> Upgrade | None:
     }
     for name, is_given in others.items():
         if is_given:
-            raise ZerokitError(
-                f"cannot be combined with {name}", where="--upgrade", hint="Give one of the two"
-            )
+            raise ZerokitError(f"cannot be combined with {name}", where="--upgrade", hint="Give one of the two")
     return parse_upgrade(options.upgrade)
-
-
-def _accelerate(version: str | None) -> tuple[int, int, int] | None:
-    from zerokit.lint.launch_defects import parse_accelerate_version
-
-    return None if version is None else parse_accelerate_version(version)
 
 
 def _load(recipe: Path) -> LoadedRecipe:
@@ -208,9 +122,7 @@ def _load(recipe: Path) -> LoadedRecipe:
     return load_recipe(recipe)
 
 
-def _read_facts(
-    model: str | None, loaded: LoadedRecipe | None, deepspeed_version: str | None
-) -> dict[str, Any]:
+def _read_facts(model: str | None, loaded: LoadedRecipe | None, deepspeed_version: str | None) -> dict[str, Any]:
     """Look up what the options name. Modules are imported only when needed."""
     facts: dict[str, Any] = {}
     if model is not None:
@@ -343,8 +255,6 @@ class _Checker:
         from zerokit.lint.files import check_file, check_for_accelerate
 
         def on_bug(rule: Rule, error: Exception) -> None:
-            from zerokit.console import note
-
             self.bugs += 1
             note(
                 f"zerokit: error: {document.name}: the rule {rule.id} failed on this file, which is a bug of "
@@ -368,7 +278,6 @@ class _Checker:
 
 
 def _print(checked: Sequence[CheckedFile], output_format: str, checker: _Checker) -> None:
-    from zerokit.console import note
     from zerokit.lint import outputs
     from zerokit.reporting.terminal import show_lines
 
@@ -393,13 +302,7 @@ def _print(checked: Sequence[CheckedFile], output_format: str, checker: _Checker
 
 
 def _exit(checked: Sequence[CheckedFile], checker: _Checker) -> None:
-    from zerokit.console import print_error
-
-    unreadable = [file.error for file in checked if file.error is not None]
-    if unreadable:
-        for error in unreadable[:-1]:
-            print_error(error)
-        raise unreadable[-1]
+    raise_together(file.error for file in checked if file.error is not None)
     if checker.bugs:
         raise typer.Exit(2)
     if any(not file.report.ok for file in checked):

@@ -6,14 +6,14 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from zerokit import choices
 from zerokit.cli.checkpoint_summary import as_data, print_text
-from zerokit.cli.command import Command, Group
-from zerokit.cli.output import OutputFormat, print_json
+from zerokit.cli.command import Command, command_group, described
+from zerokit.cli.output import print_json
 from zerokit.console import note
 from zerokit.errors import ZerokitError, collect_errors, raise_together, visible
 from zerokit.reporting.terminal import show as print_parts
@@ -23,38 +23,15 @@ from zerokit.units import format_bytes, quantity
 if TYPE_CHECKING:
     from zerokit.checkpoint.prune import Pruning
 
-app = typer.Typer(
-    name="checkpoint",
-    cls=Group,
-    help="Inspect DeepSpeed checkpoints, export the model, reshard for another number of GPUs, merge "
-    "adapters, clean up.",
-    rich_markup_mode=None,
+app = command_group(
+    "checkpoint",
+    "Inspect DeepSpeed checkpoints, export the model, reshard for another number of GPUs, merge adapters, clean up.",
 )
 
 
-@app.callback(invoke_without_command=True)
-def _root(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-
-
-_Checkpoint = Annotated[
-    Path,
-    typer.Argument(
-        metavar="PATH",
-        help="A folder like global_step1200 or checkpoint-1200, or that of a run (its newest checkpoint).",
-        show_default=False,
-    ),
-]
-
-_NewFolder = Annotated[
-    Path, typer.Option("-o", "--output", metavar="DIR", help="The new folder.", show_default=False)
-]
-_NoVerify = Annotated[bool, typer.Option("--no-verify", help="Skip the check of checksums and steps.")]
-
-
 @app.command(cls=Command)
-def show(path: _Checkpoint, output_format: OutputFormat = "text") -> None:
+@described("checkpoint show")
+def show(path: Path, output_format: choices.OutputFormat = "text") -> None:
     """Print what a checkpoint contains, and whether anything is missing.
 
     Reads only the headers of its files. Exits with 1 if something is missing.
@@ -71,26 +48,15 @@ def show(path: _Checkpoint, output_format: OutputFormat = "text") -> None:
 
 
 @app.command(cls=Command)
+@described("checkpoint export")
 def export(
-    path: _Checkpoint,
-    output: _NewFolder,
-    dtype: Annotated[
-        choices.Precision | None,
-        typer.Option(help="Of all weights; fp32 is what the optimizer has.", show_default="the model's own"),
-    ] = None,
-    base: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="MODEL",
-            help="The folder of the model that was trained, for config and tokenizer.",
-            show_default="the folder of the run",
-        ),
-    ] = None,
-    no_config: Annotated[
-        bool, typer.Option("--no-config", help="Write weights alone where there is no config.")
-    ] = False,
-    no_verify: _NoVerify = False,
-    output_format: OutputFormat = "text",
+    path: Path,
+    output: Path,
+    dtype: choices.Precision | None = None,
+    base: Path | None = None,
+    no_config: bool = False,
+    no_verify: bool = False,
+    output_format: choices.OutputFormat = "text",
 ) -> None:
     """Write the model of a checkpoint as a folder that from_pretrained loads; an adapter as an adapter.
 
@@ -99,9 +65,7 @@ def export(
     """
     from zerokit.checkpoint.export import export as export_model
 
-    done = export_model(
-        path, output, dtype=dtype, base=base, needs_config=not no_config, verify=not no_verify
-    )
+    done = export_model(path, output, dtype=dtype, base=base, needs_config=not no_config, verify=not no_verify)
     for remark in done.notes:
         note(remark)
     if output_format == "json":
@@ -124,28 +88,14 @@ def export(
 
 
 @app.command(cls=Command)
+@described("checkpoint reshard")
 def reshard(
-    path: _Checkpoint,
-    num_gpus: Annotated[
-        int, typer.Option(min=1, max=1 << 20, help="Number of GPUs of the resumed run.", show_default=False)
-    ],
-    output: Annotated[
-        Path,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="DIR",
-            help="The new folder; for the Trainer, one like new/checkpoint-1200. For DeepSpeed, one "
-            "like new/global_step1200 gets the files of ranks alone.",
-            show_default=False,
-        ),
-    ],
-    zero_stage: Annotated[
-        int | None,
-        typer.Option(min=1, max=3, help="ZeRO stage of the resumed run.", show_default="the checkpoint's"),
-    ] = None,
-    no_verify: _NoVerify = False,
-    output_format: OutputFormat = "text",
+    path: Path,
+    num_gpus: int,
+    output: Path,
+    zero_stage: int | None = None,
+    no_verify: bool = False,
+    output_format: choices.OutputFormat = "text",
 ) -> None:
     """Write a checkpoint for another number of GPUs or another ZeRO stage, to resume from.
 
@@ -163,7 +113,8 @@ def reshard(
 
 
 @app.command(cls=Command)
-def verify(path: _Checkpoint, output_format: OutputFormat = "text") -> None:
+@described("checkpoint verify")
+def verify(path: Path, output_format: choices.OutputFormat = "text") -> None:
     """Read all weights of a checkpoint, and check that it is complete, unchanged, and of one step.
 
     Prints files that it does not read.
@@ -206,30 +157,9 @@ def verify(path: _Checkpoint, output_format: OutputFormat = "text") -> None:
         raise typer.Exit(1)
 
 
-_Either = "A checkpoint, or the folder of a model or an adapter with safetensors."
-
-
 @app.command(cls=Command)
-def merge(
-    adapter: Annotated[
-        Path,
-        typer.Argument(
-            metavar="ADAPTER",
-            help="The folder of an adapter of peft's: LoRA, DoRA or IA3.",
-            show_default=False,
-        ),
-    ],
-    output: _NewFolder,
-    base: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="MODEL",
-            help="The model that it was trained on.",
-            show_default="the one that the adapter names",
-        ),
-    ] = None,
-    output_format: OutputFormat = "text",
-) -> None:
+@described("checkpoint merge")
+def merge(adapter: Path, output: Path, base: Path | None = None, output_format: choices.OutputFormat = "text") -> None:
     """Merge an adapter into its model, and write both with the adapter's tokenizer as one folder.
 
     Weights are read and written a block at a time; the folder appears when it is complete.
@@ -246,11 +176,8 @@ def merge(
 
 
 @app.command(cls=Command)
-def diff(
-    left: Annotated[Path, typer.Argument(metavar="A", help=_Either, show_default=False)],
-    right: Annotated[Path, typer.Argument(metavar="B", help="Another one.", show_default=False)],
-    output_format: OutputFormat = "text",
-) -> None:
+@described("checkpoint diff")
+def diff(left: Path, right: Path, output_format: choices.OutputFormat = "text") -> None:
     """Print the tensors in which two checkpoints differ, and by how much. Exits with 1 if any differs.
 
     Floating-point types are compared in the one with fewer bits.
@@ -259,14 +186,7 @@ def diff(
 
     found = list(compare(left, right))
     if output_format == "json":
-        print_json(
-            {
-                "a": str(left),
-                "b": str(right),
-                "equal": not found,
-                "differences": list(map(asdict, found)),
-            }
-        )
+        print_json({"a": str(left), "b": str(right), "equal": not found, "differences": list(map(asdict, found))})
     elif found:
         rows = []
         for one in found:
@@ -280,23 +200,9 @@ def diff(
 
 
 @app.command(cls=Command)
+@described("checkpoint prune")
 def prune(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="DIR...",
-            help="Folders of runs, with checkpoint-1200 or global_step1200 in them.",
-            show_default=False,
-        ),
-    ],
-    keep: Annotated[
-        int, typer.Option(min=1, help="Number of newest complete checkpoints to keep.", show_default=False)
-    ],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be removed, and remove nothing.")
-    ] = False,
-    output_format: OutputFormat = "text",
+    runs: list[Path], keep: int, yes: bool = False, dry_run: bool = False, output_format: choices.OutputFormat = "text"
 ) -> None:
     """Remove all but the N newest complete checkpoints of each run.
 
@@ -325,8 +231,7 @@ def prune(
         remove(folder)
     if output_format == "json":
         paths = {
-            action: [str(folder) for plan in plans.values() for folder in vars(plan)[action]]
-            for action in _PRUNED
+            action: [str(folder) for plan in plans.values() for folder in vars(plan)[action]] for action in _PRUNED
         }
         print_json({"dry_run": dry_run, **paths, "removed_bytes": sum(sizes.values())})
     else:

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 
 def as_data(summary: Summary) -> dict[str, Any]:
-    """The JSON of ``--format json``."""
     facts, checkpoint = summary.facts, summary.checkpoint
     tensors = checkpoint.tensors() if checkpoint is not None else {}
     return {
@@ -35,14 +34,11 @@ def as_data(summary: Summary) -> dict[str, Any]:
         "num_parameters": sum(tensor.numel for tensor in tensors.values()),
         "num_trained_parameters": sum(one.numel for one in checkpoint.masters.values()) if checkpoint else 0,
         "tied": dict(checkpoint.aliases) if checkpoint else {},
-        "tensors": [
-            {"name": one.name, "dtype": one.dtype, "shape": list(one.shape)} for one in tensors.values()
-        ],
+        "tensors": [{"name": one.name, "dtype": one.dtype, "shape": list(one.shape)} for one in tensors.values()],
     }
 
 
 def print_text(summary: Summary) -> None:
-    """Print the text."""
     facts, data = summary.facts, as_data(summary)
     kind = "universal" if facts.universal else f"ZeRO stage {facts.stage}" if facts.stage else "no ZeRO"
     rows = [
@@ -57,10 +53,7 @@ def print_text(summary: Summary) -> None:
         trained = data["num_trained_parameters"]
         types = sorted({tensor["dtype"] for tensor in data["tensors"]})
         rows += [
-            (
-                "tensors",
-                f"{len(data['tensors']):,} ({data['num_parameters']:,} elements), in {', '.join(types)}",
-            ),
+            ("tensors", f"{len(data['tensors']):,} ({data['num_parameters']:,} elements), in {', '.join(types)}"),
             ("trained", f"{trained:,} elements" if trained else "not said"),
             *(("tied", f"{name} is {of}") for name, of in data["tied"].items()),
             ("complete", "yes, by the headers of its files; 'zerokit checkpoint verify' reads all of them"),

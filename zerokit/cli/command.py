@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
-from typing import Any, ClassVar, TypeVar, get_type_hints
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, TypeVar, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from zerokit.cli import completion
 from zerokit.reporting.tables import fold
 
 # typer exports one exception of the click it builds on, whose bases are the ones needed here.
@@ -52,34 +56,104 @@ def required_unless(given: Callable[[Mapping[str, Any]], object], name: str, hin
     return check
 
 
-def with_options(options: type[T]) -> Callable[[Callable[[T], None]], Callable[..., None]]:
+def with_options(
+    options: type[T], command: str = "", **callbacks: Callable[..., Any]
+) -> Callable[[Callable[[T], None]], Callable[..., None]]:
     """Have a command accept the options of a dataclass one by one.
 
     Args:
-        options: the dataclass. Each field is annotated with its `typer.Option` or `typer.Argument`.
+        command: has rows in `options.json`, which describe the fields that are not annotated with their own
+            `typer.Option` or `typer.Argument`.
+        callbacks: of fields, by name.
     """
 
     def decorate(run: Callable[[T], None]) -> Callable[..., None]:
         @functools.wraps(run)
-        def command(**given: Any) -> None:
+        def accept(**given: Any) -> None:
             run(options(**given))
 
-        kinds = get_type_hints(options, include_extras=True)
-        set_parameters(
-            command,
-            [
-                inspect.Parameter(
-                    one.name,
-                    inspect.Parameter.KEYWORD_ONLY,
-                    default=inspect.Parameter.empty if one.default is MISSING else one.default,
-                    annotation=kinds[one.name],
-                )
-                for one in fields(options)  # type: ignore[arg-type]
-            ],
-        )
-        return command
+        parameters = [
+            inspect.Parameter(
+                one.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty if one.default is MISSING else one.default,
+            )
+            for one in fields(options)  # type: ignore[arg-type]
+        ]
+        _describe(accept, parameters, get_type_hints(options, include_extras=True), command, callbacks)
+        return accept
 
     return decorate
+
+
+def described(command: str, **callbacks: Callable[..., Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make options and arguments of a function's parameters, as the command's rows in `options.json` say."""
+
+    def decorate(run: Callable[..., None]) -> Callable[..., None]:
+        parameters = list(inspect.signature(run).parameters.values())
+        _describe(run, parameters, get_type_hints(run, include_extras=True), command, callbacks)
+        return run
+
+    return decorate
+
+
+def _describe(
+    run: Callable[..., None],
+    parameters: Sequence[inspect.Parameter],
+    kinds: Mapping[str, Any],
+    command: str,
+    callbacks: Mapping[str, Callable[..., Any]],
+) -> None:
+    common = {name: row for name, row in _table()["*"].items() if name in kinds}
+    rows = {**common, **_table().get(command, {})}
+    annotated = dict(kinds)
+    for name, row in rows.items():
+        # A switch has no --no-NAME.
+        flags = row.get("flags", [f"--{name.replace('_', '-')}"] if kinds[name] is bool else [])
+        declared = declaration(**{**row, "flags": flags}, callback=callbacks.get(name))
+        annotated[name] = Annotated[kinds[name], declared]
+    set_parameters(run, [one.replace(annotation=annotated[one.name]) for one in parameters])
+
+
+@functools.cache
+def _table() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
+    """Command -> parameter -> arguments of :func:`declaration`. A key may name several commands;
+    ``*`` has what a parameter of that name means in every command that has no row for it."""
+    table: dict[str, dict[str, Mapping[str, Any]]] = defaultdict(dict)
+    text = Path(__file__).with_name("options.json").read_text(encoding="utf-8")
+    for commands, rows in json.loads(text).items():
+        for command in commands.split(", "):
+            table[command] |= rows
+    return table
+
+
+def declaration(
+    *,
+    help: str,
+    argument: bool = False,
+    flags: Sequence[str] = (),
+    heading: str | None = None,
+    completes: str | None = None,
+    default: str | bool | None = None,
+    **others: Any,
+) -> Any:
+    """What Typer reads of a parameter.
+
+    Args:
+        flags: if there are others than the one that its name makes.
+        heading: above it in the help.
+        completes: name in `completion` of what shells complete.
+        default: in words, where the value says too little; false: it is not shown.
+        others: as Typer calls them.
+    """
+    return (typer.Argument if argument else typer.Option)(
+        *flags,
+        help=help,
+        rich_help_panel=heading,
+        autocompletion=getattr(completion, completes) if completes else None,
+        show_default=not argument if default is None else default,
+        **others,
+    )
 
 
 def set_parameters(command: Callable[..., None], parameters: Sequence[inspect.Parameter]) -> None:
@@ -152,17 +226,13 @@ class Command(TyperCommand):
         for param in self.get_params(ctx):
             if param.param_type_name == "argument" and unknown.removeprefix("--") == param.name:
                 name = (param.metavar or unknown.removeprefix("--").upper()).strip("{}[].")
-                ctx.fail(
-                    f"{unknown} is no option here: write {name} by itself, as in {ctx.command_path} {name}"
-                )
+                ctx.fail(f"{unknown} is no option here: write {name} by itself, as in {ctx.command_path} {name}")
 
     def _refuse_late_option(self, ctx: Any, words: list[str], missing: list[Any]) -> None:
         """Refuse an option after an argument, where it would be passed on to the script."""
         names = {name for param in missing for name in param.opts}
         late = [word for word in words if self.declared_name(ctx, word.partition("=")[0]) in names]
-        first = next(
-            (param.metavar for param in self.get_params(ctx) if param.param_type_name == "argument"), ""
-        )
+        first = next((param.metavar for param in self.get_params(ctx) if param.param_type_name == "argument"), "")
         if late:
             ctx.fail(f"{late[0]} stands after {first} and goes to it: put it before {first}")
 
@@ -192,6 +262,18 @@ class Group(TyperGroup):
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         records = [(name, one.get_short_help_str(sys.maxsize)) for name, one in commands if one is not None]
         _write_list(formatter, "Commands", records)
+
+
+def command_group(name: str, summary: str) -> typer.Typer:
+    """Return a group of commands, which prints its help without a command."""
+    group = typer.Typer(name=name, cls=Group, help=summary, rich_markup_mode=None)
+
+    @group.callback(invoke_without_command=True)
+    def root(context: typer.Context) -> None:
+        if context.invoked_subcommand is None:
+            typer.echo(context.get_help())
+
+    return group
 
 
 def _write_list(formatter: Any, heading: str, records: list[tuple[str, str]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from pkgutil import resolve_name
 
 
 def _beginning(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
@@ -28,35 +29,18 @@ def _models() -> Iterable[str]:
     return (name for entry in entries() for name in (entry.short_names[0], entry.id))
 
 
-def _presets() -> Iterable[str]:
-    from zerokit.writing.presets import PRESETS
-
-    return PRESETS
-
-
-def _releases() -> Iterable[str]:
-    from zerokit.releases.versions import SUPPORTED
-
-    return reversed(SUPPORTED)
-
-
 def _upgrades() -> Iterator[str]:
-    from zerokit.releases.versions import NEWEST
+    from zerokit.releases.versions import NEWEST, SUPPORTED
 
-    yield from (f"{release}..{NEWEST}" for release in _releases() if release != str(NEWEST))
-
-
-def _rules() -> Iterable[str]:
-    from zerokit.lint.run import all_rules
-
-    return all_rules()
+    yield from (f"{release}..{NEWEST}" for release in reversed(SUPPORTED) if release != str(NEWEST))
 
 
 def _explained() -> Iterable[str]:
     from zerokit.config.key_index import all_keys
     from zerokit.lint.defects import KNOWN_DEFECTS
+    from zerokit.lint.run import all_rules
 
-    return (*_rules(), *KNOWN_DEFECTS, *all_keys())
+    return (*all_rules(), *KNOWN_DEFECTS, *all_keys())
 
 
 def _dotted_keys() -> Iterator[str]:
@@ -93,7 +77,7 @@ def overrides(begun: str) -> list[str]:
 
 gpu = _beginning(_gpus)
 model = _beginning(_models)
-preset = _beginning(_presets)
-rule = _beginning(_rules)
-release = _beginning(_releases)
+preset = _beginning(lambda: resolve_name("zerokit.writing.presets:PRESETS"))
+rule = _beginning(lambda: resolve_name("zerokit.lint.run:all_rules")())
+release = _beginning(lambda: reversed(resolve_name("zerokit.releases.versions:SUPPORTED")))
 upgrade = _beginning(_upgrades)

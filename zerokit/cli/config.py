@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
+from zerokit import choices
 from zerokit.cli.command import common_options, with_options
-from zerokit.cli.config_options import ConfigOptions
 from zerokit.cli.gpu_options import chosen_gpu, note_caveat
-from zerokit.cli.output import print_json, to_json
+from zerokit.cli.output import not_stdout, print_json, to_json
 from zerokit.errors import ZerokitError
 from zerokit.files import check_writable, write_file
+from zerokit.hardware import GPUS_PER_NODE
 
 if TYPE_CHECKING:
     from zerokit.hardware.cluster import Cluster
@@ -22,7 +25,40 @@ if TYPE_CHECKING:
     from zerokit.writing.request import Decisions
 
 
-@with_options(ConfigOptions)
+@dataclass(frozen=True, kw_only=True)
+class ConfigOptions:
+    preset: str | None = None
+    zero_stage: int | None = None
+    offload_optimizer: choices.OffloadDevice | None = None
+    offload_param: choices.OffloadDevice | None = None
+    nvme_path: str | None = None
+    zero_plus_plus: bool = False
+    hpz_size: int | None = None
+    inference: bool = False
+    precision: Literal["auto", choices.Precision] | None = None
+    optimizer: choices.OptimizerName | None = None
+    scheduler: choices.SchedulerName | None = None
+    learning_rate: float | None = None
+    warmup_steps: int | None = None
+    total_steps: int | None = None
+    micro_batch_size: int | None = None
+    gradient_accumulation_steps: int | None = None
+    gradient_clipping: float | None = None
+    activation_checkpointing: choices.ActivationCheckpointing | None = None
+    target: choices.Target = "trainer"
+    model: str | None = None
+    num_gpus: int | None = None
+    gpus_per_node: int = GPUS_PER_NODE
+    gpu: str | None = None
+    gpu_memory: str | None = None
+    explain: bool = False
+    output: Path | None = None
+    accelerate_yaml: Path | None = None
+    force: bool = False
+    output_format: choices.OutputFormat = "text"
+
+
+@with_options(ConfigOptions, "config", output=not_stdout)
 def config(options: ConfigOptions) -> None:
     """Write a valid ds_config with a reason for every key.
 
@@ -89,9 +125,7 @@ def _launcher(decisions: Decisions, options: ConfigOptions) -> str:
 
     if options.output is None:
         raise ZerokitError(
-            "accelerate reads the ds_config from a file",
-            where="--accelerate-yaml",
-            hint="Name that file with -o",
+            "accelerate reads the ds_config from a file", where="--accelerate-yaml", hint="Name that file with -o"
         )
     check_writable(options.output, force=options.force, follow_links=True)
     return accelerate_yaml(decisions, str(options.output))

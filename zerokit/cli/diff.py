@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from zerokit.cli.output import OutputFormat, print_json
+from zerokit import choices
+from zerokit.cli.command import described
+from zerokit.cli.output import print_json
 
 if TYPE_CHECKING:
     from zerokit.config import DeepSpeedConfig
     from zerokit.resolving.diff import Difference, Side
 
 
-def diff(
-    left: Annotated[Path, typer.Argument(metavar="A", help="A ds_config.", show_default=False)],
-    right: Annotated[Path, typer.Argument(metavar="B", help="Another one.", show_default=False)],
-    num_gpus: Annotated[
-        int | None, typer.Option(min=1, help="GPUs of the run, to compare the batch sizes it leads to.")
-    ] = None,
-    output_format: OutputFormat = "text",
-) -> None:
+@described("diff")
+def diff(left: Path, right: Path, num_gpus: int | None = None, output_format: choices.OutputFormat = "text") -> None:
     """Print the settings in which two ds_configs differ. Exits with 1 if there are any.
 
     DeepSpeed's defaults are filled in, and old names and forms become the new ones. Comments, order and
@@ -55,9 +51,6 @@ def _load(file: Path) -> DeepSpeedConfig:
 def _as_data(left: Path, right: Path, found: tuple[Difference, ...]) -> dict[str, Any]:
     from zerokit.documents import dotted
 
-    def side(of: Side) -> dict[str, Any]:
-        return {"value": of.value, "given": of.given}
-
     return {
         "a": str(left),
         "b": str(right),
@@ -65,8 +58,8 @@ def _as_data(left: Path, right: Path, found: tuple[Difference, ...]) -> dict[str
         "differences": [
             {
                 "path": dotted(difference.path),
-                "a": side(difference.left),
-                "b": side(difference.right),
+                "a": vars(difference.left),
+                "b": vars(difference.right),
                 "without_effect": difference.without_effect,
             }
             for difference in found

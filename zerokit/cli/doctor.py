@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
+from zerokit import choices
 from zerokit.choices import DEFAULT_PORT, OUTPUT_DIR
-from zerokit.cli.output import OutputFormat, print_json
+from zerokit.cli.command import described
+from zerokit.cli.output import print_json
 
 if TYPE_CHECKING:
     from zerokit.doctor.checks import Needs
@@ -16,24 +18,13 @@ if TYPE_CHECKING:
 _STYLES = {"ok": "green", "warning": "yellow", "error": "bold red", "not checked": "cyan"}
 
 
+@described("doctor")
 def doctor(
-    hostfile: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Check these machines too, over ssh; a line each: HOST slots=N."),
-    ] = None,
-    recipe: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The run: its data, output folder and offload."),
-    ] = None,
-    master_port: Annotated[
-        int,
-        typer.Option(min=1, max=65535, help="Port of the rendezvous."),
-    ] = DEFAULT_PORT,
-    measure: Annotated[
-        bool,
-        typer.Option("--speed", help="Start a rank on each GPU, and measure the GPUs and their links."),
-    ] = False,
-    output_format: OutputFormat = "text",
+    hostfile: Path | None = None,
+    recipe: Path | None = None,
+    master_port: int = DEFAULT_PORT,
+    measure: bool = False,
+    output_format: choices.OutputFormat = "text",
 ) -> None:
     """Check this machine, and those of a hostfile, for DeepSpeed.
 
@@ -91,7 +82,8 @@ def _is_local(word: str) -> bool:
     return path.is_absolute() or word.startswith(".") or path.suffix in endings or is_folder(path)
 
 
-def env(output_format: OutputFormat = "text") -> None:
+@described("env")
+def env(output_format: choices.OutputFormat = "text") -> None:
     """Print facts about this machine for a bug report: versions, GPUs, limits, variables; no secrets."""
     from zerokit.doctor.environment import environment_report
 

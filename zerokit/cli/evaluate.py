@@ -3,43 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from zerokit.cli.on_ranks import LocalRank, MasterPort, NumGpus, StuckAfter, is_rank, start_ranks
-from zerokit.cli.output import OutputFormat
+from zerokit import choices
+from zerokit.cli.command import described
+from zerokit.cli.on_ranks import is_rank, start_ranks
 from zerokit.distributed.ranks import STUCK_AFTER
 
 
+@described("evaluate")
 def evaluate(
     context: typer.Context,
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="A Hub id, or the folder of a model, an adapter, a run or its checkpoint-N.",
-            show_default=False,
-        ),
-    ],
-    data: Annotated[
-        str,
-        typer.Argument(
-            metavar="DATA", help="Examples, as data.train of a recipe names them.", show_default=False
-        ),
-    ],
-    recipe: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="The recipe of the model.", show_default="that of its run, if it is there"
-        ),
-    ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, metavar="N", help="Examples per rank at a time.")] = 8,
-    output_format: OutputFormat = "text",
-    stuck_after: StuckAfter = STUCK_AFTER,
-    num_gpus: NumGpus = None,
-    master_port: MasterPort = None,
-    local_rank: LocalRank = None,
+    model: str,
+    data: str,
+    recipe: Path | None = None,
+    batch_size: int = 8,
+    output_format: choices.OutputFormat = "text",
+    stuck_after: float = STUCK_AFTER,
+    num_gpus: int | None = None,
+    master_port: int | None = None,
+    local_rank: int | None = None,
 ) -> None:
     """Measure a saved model on data: the loss, and the metrics that training reports for its task.
 

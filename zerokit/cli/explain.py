@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-from zerokit.cli import completion
+from zerokit.cli.command import described
 
 
-def explain(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[KEY|RULE|TOPIC]",
-            autocompletion=completion.explained,
-            help="A key such as zero_optimization.stage or overlap_comm, the id of a rule, or a topic "
-            "such as moe or long context.",
-            show_default="all rules, a line each",
-        ),
-    ] = None,
-) -> None:
+@described("explain")
+def explain(words: list[str] | None = None) -> None:
     """Explain a ds_config key, a rule of zerokit check, or a topic."""
     from zerokit.lint import explain as explaining
     from zerokit.reporting.terminal import show, show_markdown, show_rows

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from zerokit.cli.command import Command
-from zerokit.cli.output import OutputFormat, print_json
+from zerokit import choices
+from zerokit.cli.command import Command, described
+from zerokit.cli.output import print_json
 
 if TYPE_CHECKING:
     from zerokit.exits.gpu_memory import Settings
@@ -25,21 +26,11 @@ class CodeCommand(Command):
         return super().parse_args(ctx, [*others, "--", *codes] if codes and "--" not in args else args)
 
 
-def explain_exit(
-    what: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="LOG|CODE",
-            help="Logs, or folders of them ('-': standard input); or an exit code such as -9 or SIGBUS.",
-            show_default=False,
-        ),
-    ],
-    recipe: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The recipe of the run: advice then names its values."),
-    ] = None,
-    output_format: OutputFormat = "text",
-) -> None:
+COMMAND = CodeCommand
+
+
+@described("explain-exit")
+def explain_exit(what: list[str], recipe: Path | None = None, output_format: choices.OutputFormat = "text") -> None:
     """Explain why a run died: the cause first, with its line in the log, then the fix.
 
     Of the logs of several ranks, one answer is the first cause, and what followed from it.

@@ -1,54 +1,14 @@
-"""The options for a GPU, or for its memory alone, that several commands share."""
+"""What the options for a GPU, or for its memory alone, name: several commands share them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import typer
-
-from zerokit.cli import completion
+from zerokit.console import note
 from zerokit.errors import ZerokitError
 
 if TYPE_CHECKING:
     from zerokit.hardware.gpus import Gpu
-
-
-def gpu_option(panel: str | None = None, default: str | None = None, *, several: bool = False) -> Any:
-    """``--gpu NAME``, or a list of cards."""
-    return typer.Option(
-        "--gpu",
-        metavar="NAME[,NAME...]" if several else "NAME",
-        help="Card: H100, A100-80GB, 4090, mi300x ... 'zerokit gpus' lists them.",
-        show_default=default or False,
-        autocompletion=completion.gpu,
-        rich_help_panel=panel,
-    )
-
-
-def gpu_memory_option(panel: str | None = None) -> Any:
-    """``--gpu-memory SIZE``."""
-    return typer.Option(
-        "--gpu-memory",
-        metavar="SIZE",
-        help="Memory of one GPU, such as 80GiB.",
-        show_default="that of --gpu",
-        rich_help_panel=panel,
-    )
-
-
-def host_memory_option(panel: str | None = None, default: str | None = None) -> Any:
-    """``--host-memory SIZE``."""
-    return typer.Option(
-        "--host-memory",
-        metavar="SIZE",
-        help="Memory of one node, such as 1TiB.",
-        show_default=default or False,
-        rich_help_panel=panel,
-    )
-
-
-AS_RENTED = "that of nodes rented with such cards"
-"""Default of `--host-memory` in commands that judge whether a run fits: Cluster.known_host_bytes."""
 
 
 def chosen_gpu(gpu: str | None, gpu_memory: str | None) -> Gpu | None:
@@ -82,8 +42,6 @@ def chosen_gpus(names: str | None, memory: str | None, option: str = "--gpu-memo
 def note_caveat(gpu: Gpu | None) -> None:
     """Print on stderr what is uncertain about the memory of a card."""
     if gpu is not None and gpu.memory_caveat is not None:
-        from zerokit.console import note
-
         note(f"zerokit: note: {gpu.memory_caveat}")
 
 

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from zerokit import choices
+from zerokit.cli.command import described
 from zerokit.cli.output import print_json
 
 if TYPE_CHECKING:
     from zerokit.hardware.gpus import Gpu
 
 
-def gpus(
-    name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Only cards whose name contains this.")
-    ] = None,
-    output_format: Annotated[
-        choices.OutputFormat, typer.Option("--format", help="Form of the list; json has every source.")
-    ] = "text",
-) -> None:
+@described("gpus")
+def gpus(name: str | None = None, output_format: choices.OutputFormat = "text") -> None:
     """List the GPUs for --gpu: memory, speed, links, machines, prices, and which figures are measured."""
     from dataclasses import asdict
 
@@ -42,17 +35,7 @@ def gpus(
 def _print_lines(found: tuple[Gpu, ...]) -> None:
     from zerokit.reporting.terminal import show, show_rows
 
-    titles = (
-        "GPU",
-        "memory",
-        "GB/s",
-        "bf16 TFLOPS",
-        "link GB/s",
-        "host GB/s",
-        "node",
-        "USD per hour",
-        "measured",
-    )
+    titles = ("GPU", "memory", "GB/s", "bf16 TFLOPS", "link GB/s", "host GB/s", "node", "USD per hour", "measured")
     show_rows([_row(gpu) for gpu in found], titles)
     if any(gpu.memory_caveat for gpu in found):
         show(["~: an estimate, since what torch reports is not published; --format json says of what"])
@@ -76,9 +59,4 @@ def _row(gpu: Gpu) -> tuple[str, ...]:
     return (gpu.name, memory, *numbers, node, price, measured)
 
 
-_MEASURED = (
-    ("matmul", "matmul"),
-    ("attention", "attention"),
-    ("memory_bound", "memory"),
-    ("collective", "links"),
-)
+_MEASURED = (("matmul", "matmul"), ("attention", "attention"), ("memory_bound", "memory"), ("collective", "links"))

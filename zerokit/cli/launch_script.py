@@ -6,17 +6,22 @@ import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from zerokit import choices
-from zerokit.cli.output import Force, Output
+from zerokit.cli.command import described
+from zerokit.cli.output import not_stdout
 from zerokit.console import note
-from zerokit.errors import LaunchError
+from zerokit.errors import LaunchError, ZerokitError
 from zerokit.extras import install_command, missing_packages
 from zerokit.files import write_file
 from zerokit.hardware import GPUS_PER_NODE
+from zerokit.hardware.cluster import Parallelism
+
+if TYPE_CHECKING:
+    from zerokit.recipe import LoadedRecipe
 
 _SIZES = (*range(1, 9), 16)
 """Numbers of GPUs that machines have."""
@@ -31,39 +36,35 @@ _START: Mapping[choices.LaunchTarget, str] = {
 """How to start what is written."""
 
 
+def _check_groups(loaded: LoadedRecipe, num_nodes: int, gpus_per_node: int) -> None:
+    """Refuse groups of the recipe's `parallel` that do not divide the GPUs, and note those that nodes split."""
+    parallel, gpus = loaded.recipe.parallel, num_nodes * gpus_per_node
+    sizes = Parallelism(parallel.sequence, parallel.tensor)
+    try:
+        sizes.data_ranks(gpus)
+    except ZerokitError as error:
+        raise LaunchError(error.message, where=loaded.where("parallel"), hint=error.hint) from error
+    if gpus_per_node % sizes.group_size:
+        kind = "tensor" if gpus_per_node % parallel.tensor else "sequence"
+        note(
+            f"zerokit: note: nodes of {gpus_per_node} GPUs split groups of {sizes.group_size}: {kind} parallelism "
+            "then exchanges activations between nodes in each layer, which is slow"
+        )
+
+
+@described("launch-script", output=not_stdout)
 def launch_script(
-    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="The run.", show_default=False)],
-    target: Annotated[
-        choices.LaunchTarget, typer.Option("--for", help="The launcher or scheduler.", show_default=False)
-    ],
-    num_nodes: Annotated[int, typer.Option(min=1, max=100_000, help="Machines.")] = 1,
-    gpus_per_node: Annotated[int, typer.Option(min=1, help="GPUs of one machine.")] = GPUS_PER_NODE,
-    hostfile: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="The machines, a line each: HOST slots=N. deepspeed needs it for several."
-        ),
-    ] = None,
-    image: Annotated[
-        str | None, typer.Option(metavar="NAME", help="kubernetes: a container image with zerokit[train].")
-    ] = None,
-    volume: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="kubernetes: the volume claim with recipe, data and output."),
-    ] = None,
-    accelerator: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="skypilot: the card, by its name there.", show_default="H100"),
-    ] = None,
-    doctor: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Report of 'zerokit doctor --format json': sets the network variables that it suggests.",
-        ),
-    ] = None,
-    output: Output = None,
-    force: Force = False,
+    recipe: Path,
+    target: choices.LaunchTarget,
+    num_nodes: int = 1,
+    gpus_per_node: int = GPUS_PER_NODE,
+    hostfile: Path | None = None,
+    image: str | None = None,
+    volume: str | None = None,
+    accelerator: str | None = None,
+    doctor: Path | None = None,
+    output: Path | None = None,
+    force: bool = False,
 ) -> None:
     """Write a start script for a recipe on several machines.
 
@@ -82,7 +83,7 @@ def launch_script(
             where="--gpus-per-node",
             hint="Give 1 to 8, or 16; more GPUs are more nodes: --num-nodes",
         )
-    load_recipe(recipe)
+    _check_groups(load_recipe(recipe), num_nodes, gpus_per_node)
     hosts = None if hostfile is None else read_hostfile(hostfile)
     variables = None if doctor is None else read_network_variables(doctor)
     job = Job(
@@ -108,8 +109,7 @@ def launch_script(
     if output is None:
         typer.echo(text, nl=False)
     elif any(
-        file is not None and path_exists(output) and output.samefile(file)
-        for file in (recipe, hostfile, doctor)
+        file is not None and path_exists(output) and output.samefile(file) for file in (recipe, hostfile, doctor)
     ):
         raise LaunchError("is what this run reads", where=f"-o {output}", hint="Name another file")
     else:

@@ -11,7 +11,7 @@ import gc
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from importlib import import_module
 from pathlib import Path
@@ -23,53 +23,17 @@ from zerokit import __version__
 from zerokit.cli import on_ranks
 from zerokit.cli.command import ClickException, Command, Group
 from zerokit.errors import DocumentError, ZerokitError
+from zerokit.tables import table_of
 
-COMMANDS = {
-    "config": "config",
-    "check": "check",
-    "explain": "explain",
-    "resolve": "resolve",
-    "diff": "diff",
-    "schema": "schema",
-    "estimate": "estimate",
-    "gpus": "gpus",
-    "calibrate": "calibrate",
-    "models": "models",
-    "launch-script": "launch_script",
-    "doctor": "doctor",
-    "env": "doctor",
-    "quickstart": "quickstart",
-    "explain-exit": "explain_exit",
-    "train": "train",
-    "generate": "generate",
-    "evaluate": "evaluate",
-    "checkpoint": "checkpoint",
-    "rehearse": "rehearse",
-}
-"""Each command with its module in `zerokit.cli`, in the order of the help."""
+COMMANDS = (
+    *("config", "check", "explain", "resolve", "diff", "schema", "estimate", "plan", "gpus", "prices", "calibrate"),
+    *("models", "launch-script", "doctor", "env", "quickstart", "explain-exit", "train", "generate", "evaluate"),
+    *("checkpoint", "rehearse", "report"),
+)
+"""In the order of the help. Each has its module in `zerokit.cli`; `env` is in that of `doctor`."""
 
-_OF_CHECK = {
-    "Write --only RULE": ("--select", "--rule", "--rules", "--enable"),
-    "Write --disable RULE": ("--ignore", "--ignore-rule", "--skip", "--exclude-rule"),
-    "Write --severity error, warning or info: the lowest that is reported": ("--level", "--min-severity"),
-    "Errors give exit code 1, warnings 0; --format json has both": (
-        *("--strict", "--fail-on", "--fail-level", "--max-warnings", "--error-on-warning", "--exit-zero"),
-    ),
-    "Write --deepspeed-version VERSION": ("--ds-version", "--version", "--release"),
-    "Write --num-gpus N": ("--world-size", "--gpus", "--num-processes", "--nproc-per-node"),
-    "Write --format text, json, github or sarif": ("--output", "--output-format", "--json", "--sarif"),
-    "Give the file as an argument, without an option": ("--config", "--config-file", "--ds-config", "--file"),
-    "'zerokit estimate' judges memory": ("--seq-len", "--micro-batch-size", "--gradient-checkpointing"),
-}
-"""What other checkers and commands have, and ``zerokit check`` does otherwise."""
-_ELSEWHERE = {
-    (
-        "zerokit estimate",
-        "--recipe",
-    ): "A recipe is rehearsed: zerokit rehearse -m zerokit.train --recipe FILE",
-    **{("zerokit check", option): hint for hint, options in _OF_CHECK.items() for option in options},
-}
-"""Hints for options that only other commands have."""
+_ELSEWHERE: Mapping[str, Mapping[str, Sequence[str]]] = table_of(__file__)
+"""Command -> hint -> options of other commands, and of other checkers, that the command has not."""
 _QUICK = ("check", "config", "diff", "estimate", "explain", "resolve", "schema")
 """Short commands. Imports would trigger the garbage collector dozens of times."""
 _INTERRUPTED = 130
@@ -149,11 +113,11 @@ def _usage_error(error: Any) -> ZerokitError:
     command = context.command_path if context is not None else "zerokit"
     text = error.format_message().replace("Value error, ", "")
     message, meant, suggestion = text.partition(" Did you mean ")
-    if (elsewhere := _ELSEWHERE.get((command, getattr(error, "option_name", "")))) is not None:
-        return ZerokitError(f"there is no {error.option_name}", hint=elsewhere)
-    return ZerokitError(
-        message, hint=meant.strip() + " " + suggestion if meant else f"Run '{command} --help'"
-    )
+    unknown = getattr(error, "option_name", "")
+    for hint, options in _ELSEWHERE.get(command, {}).items():
+        if unknown in options:
+            return ZerokitError(f"there is no {unknown}", hint=hint)
+    return ZerokitError(message, hint=meant.strip() + " " + suggestion if meant else f"Run '{command} --help'")
 
 
 def _number_error(error: Any) -> ZerokitError | None:
@@ -229,24 +193,19 @@ def command_line(words: Sequence[str] = ()) -> typer.Typer:
     )
     app.callback(invoke_without_command=True)(_root)
     for name in words[:1] if words and words[0] in COMMANDS else COMMANDS:
-        _register(app, name, import_module(f"zerokit.cli.{COMMANDS[name]}"))
+        module = "doctor" if name == "env" else name.replace("-", "_")
+        _register(app, name, import_module(f"zerokit.cli.{module}"))
     return app
 
 
 def _register(app: typer.Typer, name: str, module: Any) -> None:
-    if name == "checkpoint":
+    if name in ("checkpoint", "prices"):
         app.add_typer(module.app)
         return
     function = getattr(module, name.replace("-", "_"))
-    kind: type[Command] = Command
+    kind: type[Command] = getattr(module, "COMMAND", Command)
     options: dict[str, Any] = {}
-    if name == "estimate":
-        from zerokit.cli.estimate_questions import AskingCommand
-
-        kind = AskingCommand
-    elif name == "explain-exit":
-        kind = module.CodeCommand
-    elif name in on_ranks.COMMANDS:
+    if name in on_ranks.COMMANDS:
         kind = on_ranks.PassthroughCommand
         options = {"context_settings": on_ranks.SETTINGS, "help": on_ranks.help_of(function)}
     elif name == "rehearse":  # what follows the script is the script's

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from zerokit.cli.output import OutputFormat, print_json
+from zerokit import choices
+from zerokit.cli.command import described
+from zerokit.cli.output import print_json
 from zerokit.errors import ModelError
 
 if TYPE_CHECKING:
@@ -14,12 +14,8 @@ if TYPE_CHECKING:
     from zerokit.models.catalogue import Entry
 
 
-def models(
-    name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Only models whose name contains this.")
-    ] = None,
-    output_format: OutputFormat = "text",
-) -> None:
+@described("models")
+def models(name: str | None = None, output_format: choices.OutputFormat = "text") -> None:
     """List the models that zerokit knows by name, offline, with their exact numbers of parameters."""
     from zerokit.models import load_model_shape
     from zerokit.models.catalogue import entries
@@ -31,9 +27,7 @@ def models(
         if any(wanted in one.lower() for one in (entry.id, *entry.also, *entry.short_names))
     ]
     if not found:
-        raise ModelError(
-            f"no model has '{name}' in its name", where="NAME", hint="Leave it out for all of them"
-        )
+        raise ModelError(f"no model has '{name}' in its name", where="NAME", hint="Leave it out for all of them")
     if output_format == "json":
         print_json({"models": [_as_data(entry, shape) for entry, shape in found]})
     else:
@@ -60,12 +54,7 @@ def _print_lines(found: list[tuple[Entry, ModelShape]]) -> None:
 
     rows: list[tuple[str, ...]] = []
     for entry, shape in found:
-        sizes = (
-            shape.num_parameters,
-            shape.num_hidden_layers,
-            shape.hidden_size,
-            shape.max_position_embeddings,
-        )
+        sizes = (shape.num_parameters, shape.num_hidden_layers, shape.hidden_size, shape.max_position_embeddings)
         rows.append((entry.short_names[0], shape.model_type, *map(_size, sizes), entry.id))
     show_rows(rows, ("name", "type", "parameters", "layers", "hidden", "longest", "Hub id"))
 

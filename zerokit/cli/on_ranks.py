@@ -6,10 +6,8 @@ Only rank 0 prints, and all ranks end together: see :mod:`zerokit.distributed.gr
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
@@ -23,42 +21,12 @@ if TYPE_CHECKING:
 COMMANDS = ("train", "generate", "evaluate")
 SETTINGS = {"help_option_names": ["-h", "--help"]}
 
-NumGpus = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Start so many ranks with DeepSpeed's launcher: GPUs, or CPU processes where there is none.",
-        show_default="this process alone, or the ranks that a launcher has started",
-    ),
-]
-MasterPort = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        max=65535,
-        help="With --num-gpus: the TCP port of the rendezvous.",
-        show_default="a free one",
-    ),
-]
-StuckAfter = Annotated[
-    float,
-    typer.Option(
-        "--stuck-after",
-        min=0,
-        metavar="SECONDS",
-        help="End the run when a rank has been stuck for so long; 0: never.",
-    ),
-]
-LocalRank = Annotated[int | None, typer.Option(hidden=True)]
-"""DeepSpeed's launcher adds it; the environment says the same."""
-
 
 class PassthroughCommand(Command):
     """A command that leaves all other options and their values to :mod:`zerokit.passthrough_options`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Hide other options from click, which would find short options in a value like -high."""
-        args = self._copy_pipes(ctx, args)
         options: list[Any] = self.get_params(ctx)
         arguments = [option for option in options if option.param_type_name == "argument"]
         takes_value = {
@@ -91,36 +59,11 @@ class PassthroughCommand(Command):
         ctx.args = others
         return others
 
-    def _copy_pipes(self, ctx: Any, args: list[str]) -> list[str]:
-        """Replace pipes such as ``<(...)`` by temporary files, if this process starts ranks.
-
-        Each rank reads the command line again, and cannot open a pipe of this process.
-
-        Raises:
-            DocumentError: a pipe cannot be read.
-        """
-        names = [self.declared_name(ctx, word.partition("=")[0]) for word in args]
-        if "--num-gpus" not in names or is_rank():
-            return args
-        words = list(args)
-        for index, (word, name) in enumerate(zip(args, names, strict=True)):
-            if name not in _DOCUMENTS:
-                continue
-            option, is_joined, value = word.partition("=")
-            if is_joined:
-                words[index] = f"{option}={_copied(ctx, value)}"
-            elif index + 1 < len(words):
-                words[index + 1] = _copied(ctx, args[index + 1])
-        ctx.obj = words
-        return words
-
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """Complete own options, and overrides of ``zerokit train``."""
         own = super().shell_complete(ctx, incomplete)
         names = completion.overrides(incomplete) if ctx.info_name == "train" else []
-        made_by = [
-            type(item) for item in super().shell_complete(ctx, "--")[:1]
-        ]  # a class of click that typer hides
+        made_by = [type(item) for item in super().shell_complete(ctx, "--")[:1]]  # a class of click that typer hides
         return [*own, *(make(name) for make in made_by for name in names)]
 
     def get_help(self, ctx: Any) -> str:
@@ -128,24 +71,6 @@ class PassthroughCommand(Command):
         if not is_main():
             ctx.exit()
         return super().get_help(ctx)
-
-
-_DOCUMENTS = ("--recipe", "--rehearsed", "--ds-config", "--deepspeed")
-"""Options that name a YAML or JSON file."""
-
-
-def _copied(ctx: Any, name: str) -> str:
-    """The name of a copy of a pipe, which exists until the command ends; for other files the same name.
-
-    Raises:
-        DocumentError: the pipe cannot be read.
-    """
-    from zerokit.documents import copy_pipe, is_pipe
-
-    if not is_pipe(Path(name)):
-        return name
-    folder = ctx.with_resource(tempfile.TemporaryDirectory(prefix="zerokit-"))
-    return str(copy_pipe(Path(name), Path(folder)))
 
 
 def help_of(command: Callable[..., None]) -> str:
@@ -176,8 +101,6 @@ def start_ranks(
     """Run DeepSpeed's launcher and exit; nothing without `num_gpus`, or under a launcher.
 
     Args:
-        num_gpus: the option.
-        master_port: the option.
         command: one of :data:`COMMANDS`.
         words: the rest of the command line, which every rank reads again.
         again: how to continue a run that was killed, as an instruction.
@@ -219,9 +142,7 @@ def start_ranks(
         more = None if restart is None else restart(crash)
         return None if more is None else launcher(*more)
 
-    code = run_launcher(
-        launcher(), num_gpus, os.environ, again=again, save_within=save_within, restart=following
-    )
+    code = run_launcher(launcher(), num_gpus, os.environ, again=again, save_within=save_within, restart=following)
     raise typer.Exit(code)
 
 

@@ -9,16 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
-import typer
-
+from zerokit.cli.command import declaration
 from zerokit.cli.gpu_options import memory_size
 from zerokit.errors import ZerokitError
 from zerokit.rehearsal.options import REPEATED
-
-if TYPE_CHECKING:
-    from zerokit.rehearsal.options import Option
 
 
 def seconds(text: str, option: str) -> float:
@@ -64,72 +60,50 @@ _PARSERS: dict[str, Callable[[Any, str], Any]] = {
 """Parsers of options, by metavar."""
 
 
-def parameters_of(
-    options: type,
-    described: Mapping[str, tuple[Any, Option]],
-    completions: Mapping[str, Callable[[str], list[str]]],
-) -> list[inspect.Parameter]:
-    """Return the parameters from which Typer makes arguments and options.
+Described = Mapping[str, tuple[Any, dict[str, Any]]]
+"""The type of each option, and its row of `rehearsal/options.json`."""
 
-    Args:
-        options: the dataclass.
-        described: type and description of its options.
-        completions: what shells complete, by option.
-    """
+
+def parameters_of(options: type, described: Described) -> list[inspect.Parameter]:
+    """Return the parameters from which Typer makes arguments and options."""
     defaults = {one.name: one.default for one in fields(options)}
-    return [
-        _parameter(name, kind, option, defaults[name], completions.get(name))
-        for name, (kind, option) in described.items()
-    ]
+    return [_parameter(name, kind, row, defaults[name]) for name, (kind, row) in described.items()]
 
 
-def values_of(described: Mapping[str, tuple[Any, Option]], given: Mapping[str, Any]) -> dict[str, Any]:
+def values_of(described: Described, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that were given on the command line, with their texts read.
 
     Raises:
         ZerokitError: a text cannot be read.
     """
     found = {}
-    for name, (_, option) in described.items():
+    for name, (_, row) in described.items():
         value = given[name]
         if value is not None:
-            parse = _PARSERS.get(option.metavar or "")
-            found[name] = value if parse is None else parse(value, flag_of(name, option))
+            parse = _PARSERS.get(row.get("metavar", ""))
+            found[name] = value if parse is None else parse(value, flag_of(name, row))
     return found
 
 
-def flag_of(name: str, option: Option) -> str:
+def flag_of(name: str, row: Mapping[str, Any]) -> str:
     """The option's name on the command line."""
-    return option.flag or "--" + name.replace("_", "-")
+    flag: str = row.get("flags", ["--" + name.replace("_", "-")])[0]
+    return flag
 
 
-def _parameter(
-    name: str, kind: Any, option: Option, default: Any, completion: Callable[[str], list[str]] | None
-) -> inspect.Parameter:
-    plain = (
-        [one for one in get_args(kind) if one is not type(None)] if isinstance(kind, UnionType) else [kind]
-    )
-    text = Path if Path in plain and option.metavar == "FILE" else str if str in plain else plain[0]
-    if option.metavar in _PARSERS or get_origin(text) not in (None, Literal):
-        text = list[str] if option.is_argument or option.metavar in REPEATED else str
-    has_value = isinstance(default, (int, str)) and option.metavar not in _PARSERS
+def _parameter(name: str, kind: Any, row: Mapping[str, Any], default: Any) -> inspect.Parameter:
+    is_argument, metavar = row.get("argument", False), row.get("metavar")
+    plain = [one for one in get_args(kind) if one is not type(None)] if isinstance(kind, UnionType) else [kind]
+    text = Path if Path in plain and metavar == "FILE" else str if str in plain else plain[0]
+    if metavar in _PARSERS or get_origin(text) not in (None, Literal):
+        text = list[str] if is_argument or metavar in REPEATED else str
+    has_value = isinstance(default, (int, str)) and metavar not in _PARSERS
     annotation: Any = text if has_value or default is MISSING else text | None
-    shown = option.default if option.default is not None else has_value and not isinstance(default, bool)
-    declared = (
-        typer.Argument(metavar=option.metavar, help=option.help, show_default=False)
-        if option.is_argument
-        else typer.Option(
-            flag_of(name, option),
-            metavar=option.metavar,
-            help=option.help,
-            min=option.minimum,
-            show_default=shown,
-            autocompletion=completion,
-        )
-    )
+    shown = not is_argument and row.get("default", has_value and not isinstance(default, bool))
+    flags = () if is_argument else (flag_of(name, row),)
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
         default=inspect.Parameter.empty if default is MISSING else default if has_value else None,
-        annotation=Annotated[annotation, declared],
+        annotation=Annotated[annotation, declaration(**{**row, "flags": flags, "default": shown})],
     )

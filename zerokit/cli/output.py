@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from zerokit import choices
 from zerokit.errors import visible_json
-
-OutputFormat = Annotated[choices.OutputFormat, typer.Option("--format", help="Output format.")]
-
-
-Force = Annotated[bool, typer.Option("--force", help="Overwrite existing files.")]
 
 STDOUT = Path("-")
 """Name of standard output in -o."""
@@ -25,19 +20,12 @@ def not_stdout(output: Path | None) -> Path | None:
     return None if output == STDOUT else output
 
 
-Output = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Write there, not to stdout.", callback=not_stdout),
-]
-
-
 def json_on_stdout(output: Path | None, output_format: choices.OutputFormat) -> bool:
     """Whether JSON is the only output on stdout."""
     return output == STDOUT or output_format == "json"
 
 
 def print_json(data: Any) -> None:
-    """Print one JSON value on stdout."""
     typer.echo(visible_json(to_json(data)), nl=False)
 
 

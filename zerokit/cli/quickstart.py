@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+from zerokit.cli.command import described
 
 
-def quickstart(
-    output_dir: Annotated[Path, typer.Option(help="Where everything is written.")] = Path("runs/quickstart"),
-    max_steps: Annotated[
-        int | None, typer.Option(min=1, help="Stop both training runs after so many steps.")
-    ] = None,
-) -> None:
+@described("quickstart")
+def quickstart(output_dir: Path = Path("runs/quickstart"), max_steps: int | None = None) -> None:
     """Train a small model with DeepSpeed ZeRO, fine-tune it and generate from it, in about three minutes."""
     from zerokit.extras import require
 

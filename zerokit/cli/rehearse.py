@@ -8,42 +8,38 @@ import re
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from zerokit.cli import completion
-from zerokit.cli.command import set_parameters
+from zerokit import choices
+from zerokit.cli.command import described, set_parameters
 from zerokit.cli.options import flag_of, parameters_of, values_of
-from zerokit.cli.output import STDOUT, Force, OutputFormat, json_on_stdout, not_stdout, print_json, to_json
+from zerokit.cli.output import STDOUT, json_on_stdout, not_stdout, print_json, to_json
 from zerokit.console import note
 from zerokit.documents import is_file
 from zerokit.errors import ZerokitError
 from zerokit.extras import require
 from zerokit.files import check_writable, write_file
-from zerokit.rehearsal.options import DRAWINGS, RehearsalOptions, described
+from zerokit.rehearsal.options import DRAWINGS, RehearsalOptions
+from zerokit.rehearsal.options import described as described_options
 
 if TYPE_CHECKING:
     from zerokit.rehearsal.report.report import RehearsalReport
 
 _INTERRUPTED = 130
-_OPTIONS = described(RehearsalOptions)
-_Details = Annotated[
-    bool, typer.Option("--details", help="Print all tables: phases, lines of code, communication, files ...")
-]
-_Output = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Write the report as JSON, too; - prints it alone."),
-]
+_OPTIONS = described_options(RehearsalOptions)
 
 
+@described("rehearse")
 def rehearse(
     context: typer.Context,
     *,
-    details: _Details = False,
-    output_format: OutputFormat = "text",
-    output: _Output = None,
-    force: Force = False,
+    details: bool = False,
+    output_format: choices.OutputFormat = "text",
+    output: Path | None = None,
+    html: Path | None = None,
+    force: bool = False,
     **given: Any,
 ) -> None:
     """Run SCRIPT on virtual GPUs and report its memory. Exits with 1 where it does not fit, 2 where it hangs.
@@ -63,7 +59,7 @@ def rehearse(
         if given[name] == STDOUT:
             where = f"{flag_of(name, _OPTIONS[name][1])} -"
             raise ZerokitError("is no file", where=where, hint="Name one: the report is on stdout")
-    for file in (output, *(given[name] for name in DRAWINGS)):
+    for file in (output, html, *(given[name] for name in DRAWINGS)):
         if file is not None:
             check_writable(file, force=force, follow_links=True)
     own = [name for param in context.command.params for name in param.opts]
@@ -81,14 +77,14 @@ def rehearse(
             raise
         hint = f"{error.hint}. {late[0]} went to the script: if meant for rehearse, put it before {script}"
         raise ZerokitError(error.message, where=error.where, hint=hint) from None
-    _print(report, as_json=as_json, output=output)
+    _print(report, as_json=as_json, output=output, html=html)
 
 
 def _with_parameters() -> None:
-    own = list(inspect.signature(rehearse, eval_str=True).parameters.values())
+    own = list(inspect.signature(rehearse).parameters.values())
     context, *rest = [one for one in own if one.kind is not inspect.Parameter.VAR_KEYWORD]
-    made = parameters_of(RehearsalOptions, _OPTIONS, {"gpu": completion.gpu})
-    made.sort(key=lambda one: _OPTIONS[one.name][1].is_argument)
+    made = parameters_of(RehearsalOptions, _OPTIONS)
+    made.sort(key=lambda one: "argument" in _OPTIONS[one.name][1])
     set_parameters(rehearse, [context, *made, *rest])
 
 
@@ -127,7 +123,7 @@ def _show(report: RehearsalReport, *, as_json: bool, details: bool, unread: list
         sys.stdout.flush()
 
 
-def _print(report: RehearsalReport, *, as_json: bool, output: Path | None) -> None:
+def _print(report: RehearsalReport, *, as_json: bool, output: Path | None, html: Path | None) -> None:
     """Print what changes would help below the answer, or all as JSON."""
     from zerokit.rehearsal.report.tables import print_advice
     from zerokit.reporting.verdicts import exit_code
@@ -135,6 +131,10 @@ def _print(report: RehearsalReport, *, as_json: bool, output: Path | None) -> No
     data = report.model_dump()
     if output is not None:
         write_file(output, to_json(data), follow_links=True)
+    if html is not None:
+        from zerokit.reporting.page import write_page
+
+        write_page(html, data)
     if as_json:
         print_json(data)
     else:
@@ -150,6 +150,4 @@ def _check_words(script: str) -> None:
     from zerokit.units import is_time_unit
 
     if is_time_unit(script) and not path_exists(Path(script)):
-        raise ZerokitError(
-            "no such script", where=script, hint="Write a time as one word, such as --scan 5min"
-        )
+        raise ZerokitError("no such script", where=script, hint="Write a time as one word, such as --scan 5min")

@@ -7,14 +7,13 @@ import math
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from zerokit import choices, console
-from zerokit.cli import completion
 from zerokit.cli.command import required_unless, with_options
-from zerokit.cli.output import OutputFormat, print_json
+from zerokit.cli.output import print_json
 from zerokit.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
@@ -30,48 +29,22 @@ _PRECISIONS = (("bf16", "enabled"), ("fp16", "enabled"))
 
 @dataclass(frozen=True, kw_only=True)
 class ResolveOptions:
-    """All options of ``zerokit resolve``."""
-
-    num_gpus: Annotated[int | None, typer.Option(min=1, help="GPUs of the run.", show_default="1")] = None
-    file: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[FILE]",
-            help="A ds_config; by default the recipe's.",
-            show_default=False,
-            callback=required_unless(
-                lambda given: given.get("recipe"),
-                "argument 'FILE'",
-                "Give it, or name a recipe with --recipe",
-            ),
-        ),
-    ] = None
-    recipe: Annotated[
-        Path | None, typer.Option(help="The recipe of the run: resolve as zerokit train does.")
-    ] = None
-    model: Annotated[
-        str | None,
-        typer.Option(
-            autocompletion=completion.model,
-            help='Sizes that are "auto" follow from it: a name, a Hub id, a folder, a config.json.',
-        ),
-    ] = None
-    target: Annotated[
-        choices.Target,
-        typer.Option(help='The program that passes the config to DeepSpeed and fills "auto".'),
-    ] = "trainer"
-    argument: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE",
-            help="An argument of the Trainer, or of the script under accelerate; may be repeated.",
-        ),
-    ] = None
-    show_all: Annotated[bool, typer.Option("--all", help="DeepSpeed's defaults, too.")] = False
-    output_format: OutputFormat = "text"
+    num_gpus: int | None = None
+    file: Path | None = None
+    recipe: Path | None = None
+    model: str | None = None
+    target: choices.Target = "trainer"
+    argument: list[str] | None = None
+    show_all: bool = False
+    output_format: choices.OutputFormat = "text"
 
 
-@with_options(ResolveOptions)
+_file_required = required_unless(
+    lambda given: given.get("recipe"), "argument 'FILE'", "Give it, or name a recipe with --recipe"
+)
+
+
+@with_options(ResolveOptions, "resolve", file=_file_required)
 def resolve(options: ResolveOptions) -> None:
     """Print every value that DeepSpeed will use, with its origin.
 
@@ -113,7 +86,10 @@ def resolve(options: ResolveOptions) -> None:
 def _read(file: Path | None, recipe: Path | None, target: str) -> tuple[LoadedRecipe | None, Document]:
     from zerokit.config import read_ds_config
     from zerokit.documents import Document
+    from zerokit.lint.recognition import refuse_other_files
 
+    if file is not None:
+        refuse_other_files(read_ds_config(file))
     if recipe is None:
         assert file is not None
         return None, read_ds_config(file)
@@ -147,9 +123,7 @@ def _parse_arguments(words: list[str], target: Target, has_recipe: bool) -> dict
     for word in words:
         name, equals, text = word.partition("=")
         if not equals:
-            raise ConfigError(
-                f"'{word}' is not NAME=VALUE", where="--argument", hint="Write it like bf16=true"
-            )
+            raise ConfigError(f"'{word}' is not NAME=VALUE", where="--argument", hint="Write it like bf16=true")
         # YAML reads a bare `no` as false, and it is one of the words for mixed_precision.
         found[name] = text if isinstance(known.get(name), str) else parse_scalar(text)
     check_arguments(target, found, "--argument {}".format)
@@ -191,17 +165,10 @@ def _as_data(name: str, target: str, num_gpus: int, resolution: Resolution, show
         "target": target,
         "num_gpus": num_gpus,
         "values": [
-            {
-                "path": dotted(value.path),
-                "value": replace_nonfinite(value.value),
-                "origin": value.origin,
-                "detail": value.detail,
-                "line": value.line,
-                "known": value.known,
-            }
+            {**vars(value), "path": dotted(value.path), "value": replace_nonfinite(value.value)}
             for value in _shown(resolution, show_all)
         ],
-        "lost": [{"name": one.name, "message": one.message, "line": one.line} for one in resolution.lost],
+        "lost": [vars(one) for one in resolution.lost],
         "refused": [one.message for one in resolution.refused],
     }
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
 
-import typer
-
-from zerokit.cli.output import Force, Output, print_json, to_json
+from zerokit.cli.command import described
+from zerokit.cli.output import not_stdout, print_json, to_json
 from zerokit.files import write_file
 
 
-def schema(
-    recipe: Annotated[bool, typer.Option("--recipe", help="Print the schema of a recipe instead.")] = False,
-    output: Output = None,
-    force: Force = False,
-) -> None:
+@described("schema", output=not_stdout)
+def schema(recipe: bool = False, output: Path | None = None, force: bool = False) -> None:
     """Print the JSON Schema (draft 2020-12) of a ds_config, by which editors complete and check keys."""
     if recipe:
         from zerokit.recipe.schema import json_schema

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from zerokit.cli.on_ranks import LocalRank, MasterPort, NumGpus, StuckAfter, is_main, is_rank, start_ranks
+from zerokit.cli.command import described
+from zerokit.cli.on_ranks import is_main, is_rank, start_ranks
 from zerokit.console import note
 from zerokit.distributed.preemption import SAVE_WITHIN
 from zerokit.distributed.ranks import STUCK_AFTER
@@ -19,90 +20,24 @@ if TYPE_CHECKING:
     from zerokit.training.restarts import Restarts
 
 
+@described("train")
 def train(
     context: typer.Context,
-    recipe: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="The run: model, data, task, peft, training, deepspeed, generation."
-        ),
-    ] = None,
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force",
-            help="Replace the model of an earlier run in the output folder; set its checkpoints aside.",
-        ),
-    ] = False,
-    resume: Annotated[
-        str | None,
-        typer.Option(
-            metavar="auto|DIR",
-            help="Continue from a checkpoint. auto: from the newest complete one; start if there is none; "
-            "do nothing if the run has finished.",
-        ),
-    ] = None,
-    retries: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            max=1000,
-            help="With --num-gpus: how often to restart after a lost rank or connection, from the newest "
-            "checkpoint.",
-        ),
-    ] = 0,
-    trust_checkpoint: Annotated[
-        bool,
-        typer.Option(
-            "--trust-checkpoint",
-            help="Resume from a checkpoint of your own whose pickles load what zerokit does not know.",
-        ),
-    ] = False,
-    no_verify: Annotated[
-        bool, typer.Option("--no-verify", help="Resume without comparing the checkpoint's checksums.")
-    ] = False,
-    print_recipe: Annotated[
-        bool,
-        typer.Option(
-            "--print-recipe",
-            help="Print a recipe for fine-tuning, to edit, and exit; --task.type TYPE: for that task.",
-        ),
-    ] = False,
-    preview: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="COUNT",
-            help="Print COUNT examples, mark trained tokens, and exit.",
-        ),
-    ] = None,
-    push_to_hub: Annotated[
-        str | None,
-        typer.Option(
-            metavar="OWNER/NAME",
-            help="Upload the trained model there, into a private repository if it has to be made.",
-        ),
-    ] = None,
-    rehearsed: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="A report of 'zerokit rehearse -o FILE': its peak and step stand beside the run's.",
-        ),
-    ] = None,
-    stuck_after: StuckAfter = STUCK_AFTER,
-    save_within: Annotated[
-        float,
-        typer.Option(
-            min=0,
-            metavar="SECONDS",
-            help="When asked to stop (SIGTERM, Ctrl-C, the launcher's end), save and stop in so long; "
-            "0: stop at once.",
-        ),
-    ] = SAVE_WITHIN,
-    num_gpus: NumGpus = None,
-    master_port: MasterPort = None,
-    local_rank: LocalRank = None,
+    recipe: Path | None = None,
+    force: bool = False,
+    resume: str | None = None,
+    retries: int = 0,
+    trust_checkpoint: bool = False,
+    no_verify: bool = False,
+    print_recipe: bool = False,
+    preview: int | None = None,
+    push_to_hub: str | None = None,
+    rehearsed: Path | None = None,
+    stuck_after: float = STUCK_AFTER,
+    save_within: float = SAVE_WITHIN,
+    num_gpus: int | None = None,
+    master_port: int | None = None,
+    local_rank: int | None = None,
 ) -> None:
     """Fine-tune a model with DeepSpeed ZeRO.
 
@@ -133,6 +68,7 @@ def train(
     restart: Restarts | None = None
     # Before the launcher, which prints much of its own. The ranks check together, in `main`.
     if num_gpus is not None and not is_rank():
+        from zerokit.documents.regular_files import unreadable_reason
         from zerokit.files import explain_file_errors
         from zerokit.recipe.load import load_recipe
         from zerokit.training.folder import check_earlier
@@ -140,6 +76,8 @@ def train(
         from zerokit.training.trackers import trackers
         from zerokit.training.upload import check_upload
 
+        if recipe is not None and (reason := unreadable_reason(recipe)) is not None:
+            raise LaunchError(f"{reason}, and each rank reads it", where=str(recipe), hint="Save the recipe to a file")
         loaded = load_recipe(recipe, overrides)
         with explain_file_errors():
             check_recipe_quickly(loaded)
@@ -164,9 +102,7 @@ def train(
             hint="Add --num-gpus; torchrun has --max-restarts, with --resume auto",
         )
     again = "Continue with --resume auto"
-    start_ranks(
-        num_gpus, master_port, "train", context.obj, again=again, save_within=save_within, restart=restart
-    )
+    start_ranks(num_gpus, master_port, "train", context.obj, again=again, save_within=save_within, restart=restart)
     from zerokit.distributed.group import leave
     from zerokit.training.main import main
 
@@ -208,9 +144,7 @@ def _pass_over_none(context: typer.Context, option: str, does: str, others: Sequ
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         if parameter.name in others and source is not None and source.name == "COMMANDLINE":
-            raise RecipeError(
-                f"would change nothing: {option} {does}", where=parameter.opts[0], hint="Leave it out"
-            )
+            raise RecipeError(f"would change nothing: {option} {does}", where=parameter.opts[0], hint="Leave it out")
 
 
 def _refuse_misspelled(context: typer.Context) -> None:

@@ -6,20 +6,5 @@ Importing this package is light: pydantic, but neither torch nor transformers no
 from zerokit.config.base import Auto, Section
 from zerokit.config.load import ValidPart, check_ds_config, load_ds_config, load_valid_part, read_ds_config
 from zerokit.config.optimizer import Optimizer
-from zerokit.config.root import DeepSpeedConfig
 from zerokit.config.scheduler import Scheduler
-from zerokit.config.zero import ZeroOptimization
-
-__all__ = [
-    "Auto",
-    "DeepSpeedConfig",
-    "Optimizer",
-    "Scheduler",
-    "Section",
-    "ValidPart",
-    "ZeroOptimization",
-    "check_ds_config",
-    "load_ds_config",
-    "load_valid_part",
-    "read_ds_config",
-]
+from zerokit.config.sections import DeepSpeedConfig, ZeroOptimization

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
@@ -27,11 +28,7 @@ from pydantic import (
 )
 from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
-from pydantic_core.core_schema import (
-    CoreSchema,
-    no_info_before_validator_function,
-    no_info_plain_validator_function,
-)
+from pydantic_core.core_schema import CoreSchema, no_info_before_validator_function, no_info_plain_validator_function
 
 T = TypeVar("T")
 
@@ -69,18 +66,12 @@ BYTES = "bytes"
 """Mark of a number that counts bytes, so that "1M" could mean two things."""
 
 
+@dataclass(frozen=True)
 class Tested:
-    """Of a value at which DeepSpeed looks more closely than elsewhere in its section: no text passes.
+    """Of a value at which DeepSpeed looks more closely than elsewhere in its section: no text passes."""
 
-    Args:
-        numbers: of a switch: whether 0 and 1 pass, because DeepSpeed computes with the value and does not
-        check its type.
-    """
-
-    __slots__ = ("numbers",)
-
-    def __init__(self, *, numbers: bool) -> None:
-        self.numbers = numbers
+    numbers: bool
+    """Of a switch: whether 0 and 1 pass, because DeepSpeed computes with the value and does not check its type."""
 
 
 DEPRECATED: JsonDict = {"deprecated": True}
@@ -90,8 +81,7 @@ DEPRECATED: JsonDict = {"deprecated": True}
 def any_case(*words: str) -> str:
     """A regular expression, of the kind that JSON Schema has, for the words in any case."""
     letters = (
-        "".join(f"[{char.upper()}{char.lower()}]" if char.isalpha() else char for char in word)
-        for word in words
+        "".join(f"[{char.upper()}{char.lower()}]" if char.isalpha() else char for char in word) for word in words
     )
     return f"^({'|'.join(letters)})$"
 
@@ -102,9 +92,7 @@ class _Lower:
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return no_info_before_validator_function(self._lower, handler(source))
 
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         words = handler(schema)
         # Editors complete from the list; the pattern lets other cases pass.
         return {"anyOf": [words, {"type": "string", "pattern": any_case(*words.get("enum", ()))}]}
@@ -117,30 +105,24 @@ class _Lower:
 LOWER = _Lower()
 
 
-Int = Annotated[int, BeforeValidator(whole)]
-"""A whole number; ``5e8`` is one, ``"5"`` and ``true`` are not."""
-NonNegative = Annotated[int, Field(ge=0), BeforeValidator(whole)]
 Positive = Annotated[int, Field(ge=1), BeforeValidator(whole)]
-NoText = Annotated[bool, Tested(numbers=True)]
-"""A switch that Python code computes with, so that a text is refused."""
-NonNegativeFloat = Annotated[float, Field(ge=0.0)]
-PositiveFloat = Annotated[float, Field(gt=0.0)]
 
 # The tags are in parentheses, to tell them from keys in the location of an error.
-OrAuto = Annotated[
-    Annotated[T, Tag("(value)")] | Annotated[Auto, Tag("(auto)")], Discriminator(_auto_or_value)
-]
+OrAuto = Annotated[Annotated[T, Tag("(value)")] | Annotated[Auto, Tag("(auto)")], Discriminator(_auto_or_value)]
 """``OrAuto[X]``: an X, or "auto" where at least one of transformers and accelerate fills it."""
+
+OrSwitch = Annotated[
+    Annotated[T, Tag("(section)")] | Annotated[bool, Tag("(switch)")],
+    Discriminator(lambda value: "(switch)" if isinstance(value, bool) else "(section)"),
+]
+"""``OrSwitch[X]``: a section X, or true or false."""
 
 
 def _is_list(value: object) -> str:
     return "(list)" if isinstance(value, list) else "(one)"
 
 
-OneOrMore = Annotated[
-    Annotated[T, Tag("(one)")] | Annotated[list[T], Tag("(list)")],
-    Discriminator(_is_list),
-]
+OneOrMore = Annotated[Annotated[T, Tag("(one)")] | Annotated[list[T], Tag("(list)")], Discriminator(_is_list)]
 """``OneOrMore[X]``: an X for all groups of parameters, or a list with one for each."""
 
 
@@ -150,9 +132,7 @@ class _NotNull:
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return no_info_before_validator_function(self._refuse_null, handler(source))
 
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         result = handler(schema)
         result["anyOf"] = [option for option in result["anyOf"] if option != {"type": "null"}]
         return result
@@ -170,9 +150,7 @@ NOT_NULL = _NotNull()
 class _BuiltLater:
     """The validator of a section is built when a config first has that section: most have few of them."""
 
-    def __get_pydantic_core_schema__(
-        self, source: type[Section], handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
+    def __get_pydantic_core_schema__(self, source: type[Section], handler: GetCoreSchemaHandler) -> CoreSchema:
         # The JSON Schema of the whole config puts a reference in place of this.
         reference = {SECTION_NAME: source.__name__}
         return no_info_plain_validator_function(
@@ -206,12 +184,7 @@ class Section(BaseModel):
     """
 
     model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        strict=True,
-        allow_inf_nan=False,
-        defer_build=True,
-        protected_namespaces=(),
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, defer_build=True, protected_namespaces=()
     )
 
     read_by: ClassVar[Reader] = "lookup"

@@ -1,7 +1,5 @@
 """What DeepSpeed makes of the batch sizes that are given."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

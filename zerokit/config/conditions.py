@@ -111,16 +111,12 @@ class Acts:
 
     Args:
         stages: the ZeRO stages in which DeepSpeed reads the key; none given means all.
-        when: what must hold too .
+        when: what must hold too.
         since: the first release of DeepSpeed that knows the key, if that is after 0.14.0.
     """
 
-    __slots__ = ("since", "stages", "when")
-
     def __init__(self, *stages: int, when: Condition | None = None, since: str | None = None) -> None:
-        self.stages = stages or ALL_STAGES
-        self.when = when
-        self.since = since
+        self.stages, self.when, self.since = stages or ALL_STAGES, when, since
 
 
 def bf16_optimizer(view: ConfigView) -> bool | None:
@@ -292,9 +288,7 @@ PIPELINE_MODULE = _in_own_loop("on a `PipelineModule`")
 OWN_LOADER = _in_own_loop("in DeepSpeed's own data loader")
 SEQUENCE_PARALLEL = Condition(
     "with `sequence_parallel_size`",
-    lambda view, path: (
-        view.value("sequence_parallel_size") is not None or view.is_uncertain("sequence_parallel_size")
-    ),
+    lambda view, path: view.value("sequence_parallel_size") is not None or view.is_uncertain("sequence_parallel_size"),
     "acts together with 'sequence_parallel_size' only",
 )
 TENSOR_PARALLEL = Condition(
@@ -338,7 +332,5 @@ DECAY_STEPS = Condition(
     "has no effect while 'decay_step_size' is 0",
 )
 BY_EPOCHS = Condition(
-    "",
-    lambda view, path: _sibling(view, path, "select_strategy") != "step",
-    'has no effect with the strategy "step"',
+    "", lambda view, path: _sibling(view, path, "select_strategy") != "step", 'has no effect with the strategy "step"'
 )

@@ -1,7 +1,5 @@
 """Where keys belong: the sections of a ds_config by their paths, and the two spellings of some keys."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -14,11 +12,11 @@ from zerokit.config.conditions import Acts
 from zerokit.config.optimizer import Optimizer, params_of_optimizer
 from zerokit.config.optimizers import DEEPSPEED_OPTIMIZERS, TORCH_OPTIMIZERS
 from zerokit.config.params import params_class, params_of
-from zerokit.config.root import DeepSpeedConfig
 from zerokit.config.scheduler import DEEPSPEED_SCHEDULERS, TORCH_SCHEDULERS, Scheduler, params_of_scheduler
+from zerokit.config.sections import DeepSpeedConfig
 from zerokit.documents import KeyPath
 
-_TYPES: Mapping[KeyPath, tuple[str, ...]] = {
+TYPES: Mapping[KeyPath, tuple[str, ...]] = {
     ("optimizer", "params"): DEEPSPEED_OPTIMIZERS,
     ("scheduler", "params"): DEEPSPEED_SCHEDULERS,
 }
@@ -171,7 +169,7 @@ def _index() -> dict[str, list[KeyPath]]:
     for path, model in sections().items():
         for name in keys_of(model):
             index[name].append(path)
-    for path, types in _TYPES.items():
+    for path, types in TYPES.items():
         names = {name for type_ in types for name in params_of(type_).model_fields}
         for name in sorted(names):
             if path not in index[name]:
@@ -226,5 +224,5 @@ def _acts_along(path: KeyPath) -> Iterator[Acts]:
 
 def _any_params(name: str, section: KeyPath) -> type[Section] | None:
     """The first class of optimizer or scheduler whose `params` have the key."""
-    models = map(params_of, _TYPES.get(section, ()))
+    models = map(params_of, TYPES.get(section, ()))
     return next((model for model in models if name in model.model_fields), None)

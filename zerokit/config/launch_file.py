@@ -3,8 +3,6 @@
 `DeepSpeedPlugin.__post_init__` and `set_mixed_precision` in accelerate `utils/dataclasses.py` (1.15) make it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Reading a ds_config: strictly, or as much of it as is valid."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,8 +21,8 @@ from zerokit.config.launch_file import (
 from zerokit.config.mistakes import Mistake, mistakes
 from zerokit.config.removed_keys import REMOVED_KEYS
 from zerokit.config.repairs import edited
-from zerokit.config.root import DeepSpeedConfig
-from zerokit.documents import Document, KeyPath, read_document
+from zerokit.config.sections import DeepSpeedConfig
+from zerokit.documents import Document, KeyPath, read_document, value_at
 from zerokit.errors import ConfigError, DocumentError, join_hints
 from zerokit.findings import Finding, Move, SetValue
 
@@ -117,9 +115,6 @@ def load_valid_part(document: Document) -> ValidPart:
 
     Every error is found, also in what can only be read once others are out of the way. In YAML, numbers
     are understood as people write them: "5e8", "1k", "1_000". In JSON they are findings.
-
-    Args:
-        document: as read by :func:`zerokit.documents.read_document`, or around any data.
     """
     data = plain(document.data)
     findings: list[Finding] = []
@@ -196,15 +191,10 @@ def _is_understood(mistake: Mistake, document: Document) -> bool:
 
 def _is_a_list_to_try(mistake: Mistake, data: Any) -> bool:
     """Whether `deepspeed --autotuning` tries the values of a list one after the other."""
-    autotuning = data.get("autotuning") if isinstance(data, dict) else None
-    if not isinstance(autotuning, dict) or autotuning.get("enabled") is not True:
+    path = mistake.finding.path
+    if value_at(data, ("autotuning", "enabled")) is not True or any(isinstance(key, int) for key in path):
         return False
-    value = data
-    for key in mistake.finding.path:
-        if not isinstance(value, dict) or key not in value:
-            return False
-        value = value[key]
-    return isinstance(value, list) and mistake.finding.rule in ("wrong-type", "bad-value")
+    return isinstance(value_at(data, path), list) and mistake.finding.rule in ("wrong-type", "bad-value")
 
 
 def _not_understood(
@@ -231,11 +221,7 @@ def _without(data: Any, doomed: Collection[KeyPath], path: KeyPath = ()) -> Any:
     """A copy of `data` without the keys at the paths `doomed`."""
     if not isinstance(data, dict):
         return data
-    return {
-        key: _without(value, doomed, (*path, key))
-        for key, value in data.items()
-        if (*path, key) not in doomed
-    }
+    return {key: _without(value, doomed, (*path, key)) for key, value in data.items() if (*path, key) not in doomed}
 
 
 def _in_line_order(findings: list[Finding]) -> list[Finding]:
@@ -253,8 +239,6 @@ def as_error(
     """The first of `problems` as an exception, with the number of the others and the command that lists them.
 
     Args:
-        problems: at least one.
-        document: in which they are.
         where: the place of the first; that in `document` by default.
         options: with which ``zerokit check`` finds them.
         named: what it finds in the file without the run; all of `problems` by default.

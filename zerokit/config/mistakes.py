@@ -5,8 +5,6 @@ The models are stricter than DeepSpeed. The severity says what DeepSpeed does: i
 they plainly mean, and ignores most unknown keys.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter, defaultdict
 from typing import Any, NamedTuple
@@ -93,8 +91,6 @@ def mistakes(error: ValidationError, document: Document, data: Any = None) -> li
     """All of `error`, in the order of the lines of `document`.
 
     Args:
-        error: what the models raised for `data`.
-        document: for lines and columns.
         data: the document's data, or what is left of it after some of it was dropped or fixed.
     """
     data = document.data if data is None else data
@@ -168,9 +164,7 @@ class WrongValue(Explainer):
         if edit is None:  # What cannot be put right, DeepSpeed cannot read well.
             return self.found(rule, message, hint)
         hint = (
-            "Remove the key"
-            if isinstance(edit, Remove)
-            else f"Write {format_value(edit.value, name_strings=False)}"
+            "Remove the key" if isinstance(edit, Remove) else f"Write {format_value(edit.value, name_strings=False)}"
         )
         return self.found(rule, message, hint, severity, (edit,), edit)
 
@@ -262,9 +256,7 @@ class WrongValue(Explainer):
             required = path[-1:] == ("type",) or path[-2:] == ("scheduler", "params")
             if path == ("gradient_clipping",):
                 return "Write 0 for no clipping, or remove the key for DeepSpeed's default, 1.0"
-            return f"Write {_EXPECTED[kind]}" + (
-                "" if required else f", or remove the key{self._default_in_words()}"
-            )
+            return f"Write {_EXPECTED[kind]}" + ("" if required else f", or remove the key{self._default_in_words()}")
         if kind == "int_type" and isinstance(value, float) and abs(value) >= 2**63:
             return "Write a smaller whole number"
         if kind in ("model_type", "dict_type") and path == ("zero_optimization",):

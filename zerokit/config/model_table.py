@@ -1,7 +1,5 @@
 """Models of sections made from rows of JSON: a row for each section, with its keys."""
 
-from __future__ import annotations
-
 import json
 import types
 from collections.abc import Mapping
@@ -10,15 +8,18 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
 
 from zerokit.config import conditions
 from zerokit.config.base import (
     AUTO,
     BYTES,
+    DEPRECATED,
     LOWER,
     NOT_NULL,
     OneOrMore,
     OrAuto,
+    OrSwitch,
     Positive,
     Section,
     Sub,
@@ -34,6 +35,12 @@ def _names_as_list(value: object) -> object:
     return [value] if isinstance(value, str) and value != AUTO else value
 
 
+def _stage(value: object) -> object:
+    if isinstance(value, bool):  # true equals 1, so a Literal would take it
+        raise PydanticCustomError("literal_error", "a stage is a number")
+    return whole(value)
+
+
 _TYPES: Mapping[str, Any] = {
     "text": str,
     "number": float,
@@ -43,41 +50,17 @@ _TYPES: Mapping[str, Any] = {
     "dtype": Literal[tuple(DTYPES)],
     "names": Annotated[list[str], BeforeValidator(_names_as_list)],
     "dimensions": Annotated[int, Field(ge=-1)] | list[Positive],
+    "stage": Annotated[Literal[0, 1, 2, 3], BeforeValidator(_stage)],
     "any": Any,
     "null": None,
 }
 _BOUNDS = ("ge", "gt", "le", "lt", "pattern", "min_length")
 _VARIABLES = frozenset({"acts_without_switch", "needed_when_enabled", "read_by", "switch"})
-_ROW_WORDS = _VARIABLES | {"bases", "keys", "text", "types"}
-_KEY_WORDS = frozenset(
-    {
-        *_BOUNDS,
-        "any_case",
-        "auto",
-        "choices",
-        "default",
-        "groups",
-        "items",
-        "mapping",
-        "needed",
-        "not_null",
-        "null",
-        "null_items",
-        "second_name",
-        "section",
-        "since",
-        "stages",
-        "tested",
-        "text",
-        "type",
-        "unit",
-        "when",
-    }
-)
 _ANNOTATED: Any = Annotated
 _ONE_OR_MORE: Any = OneOrMore
 _OR_AUTO: Any = OrAuto
 _SUB: Any = Sub
+_OR_SWITCH: Any = OrSwitch
 
 
 class ModelTable:
@@ -87,8 +70,6 @@ class ModelTable:
     classes with checks that rows cannot express.
 
     Args:
-        file: the JSON.
-        module: of the models.
         bases: classes that rows name as their bases; the first is that of rows that name none.
     """
 
@@ -109,17 +90,14 @@ class ModelTable:
 
         Raises:
             KeyError: there is no such row.
-            ValueError: a row or a key has an unknown word, or a key has no text.
+            ValueError: a key has no text.
         """
         if name not in self._models:
             self._models[name] = self._build(name, self.rows[name])
         return self._models[name]
 
     def _build(self, name: str, row: Mapping[str, Any]) -> type[Any]:
-        _check_words(name, row, _ROW_WORDS)
         keys: Mapping[str, Mapping[str, Any]] = row.get("keys", {})
-        for key, spec in keys.items():
-            _check_words(f"{name}.{key}", spec, _KEY_WORDS)
         bases: tuple[type[Section], ...] = tuple(map(self.model, row.get("bases", [self._base])))
         # As pydantic's create_model, which takes no class variables.
         namespace = {
@@ -140,6 +118,8 @@ class ModelTable:
         details: dict[str, Any] = {"description": text}
         if "second_name" in spec:
             details["validation_alias"] = two_names(key, spec["second_name"])
+        if spec.get("deprecated"):
+            details["json_schema_extra"] = DEPRECATED
         if "section" in spec and "default" not in spec and not spec.get("needed"):
             return Field(default_factory=self.model(spec["section"]).defaults, **details)
         return Field(default=spec.get("default", ...), **details)
@@ -148,10 +128,10 @@ class ModelTable:
         """The annotation of a key.
 
         Args:
-            spec: `type`, `choices` or `section`; bounds; whether it is a list (`items`), a mapping, or
-                a value for each group of parameters; whether "auto" and null are values; what DeepSpeed tests
-                (:class:`Tested`); in which `stages`, under which condition (`when`, a constant of
-                `conditions.py`), and `since` which release it acts.
+            spec: `type`, `choices` or `section` (`or_switch`: or a boolean); bounds; whether it is a list
+                (`items`), a mapping, or a value for each group of parameters; whether "auto" and null are
+                values; what DeepSpeed tests (:class:`Tested`); in which `stages`, under which condition
+                (`when`, a constant of `conditions.py`), and `since` which release it acts.
         """
         kind = self._value(spec)
         if "items" in spec:
@@ -172,7 +152,8 @@ class ModelTable:
     def _value(self, spec: Mapping[str, Any]) -> Any:
         kind: Any
         if "section" in spec:
-            return _SUB[self.model(spec["section"])]
+            section = _SUB[self.model(spec["section"])]
+            return _OR_SWITCH[section] if spec.get("or_switch") else section
         if "choices" in spec:
             kind = Literal[tuple(spec["choices"])]
             return Annotated[kind, LOWER] if spec.get("any_case") else kind
@@ -180,11 +161,6 @@ class ModelTable:
         if bounds := {name: spec[name] for name in _BOUNDS if name in spec}:
             kind = Annotated[kind, Field(**bounds)]
         return Annotated[kind, BeforeValidator(whole)] if spec["type"] == "whole" else kind
-
-
-def _check_words(name: str, row: Mapping[str, Any], known: frozenset[str]) -> None:
-    for word in row.keys() - known:
-        raise ValueError(f"{name}: unknown {word}")
 
 
 def _marks(spec: Mapping[str, Any]) -> list[Any]:

@@ -1,12 +1,10 @@
 """One form for all ways of writing the same ds_config: defaults filled in, one name for each key."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from zerokit.config.base import ZERO, is_comment
-from zerokit.config.root import DeepSpeedConfig
+from zerokit.config.sections import DeepSpeedConfig
 from zerokit.documents import KeyPath
 
 RENAMED: Mapping[str, str] = {

@@ -1,7 +1,5 @@
 """The section `optimizer`. What its `params` may hold depends on its `type`."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, SerializeAsAny, ValidationInfo, field_validator
@@ -9,14 +7,8 @@ from pydantic_core import PydanticCustomError
 
 from zerokit.config.base import Section
 from zerokit.config.conditions import LEGACY_FUSION, Acts
-from zerokit.config.optimizers import (
-    DEEPSPEED_OPTIMIZERS,
-    REMOVED_OPTIMIZERS,
-    TORCH_OPTIMIZERS,
-    optimizer_spec,
-)
-from zerokit.config.params import OptimizerParams, params_class, params_of
-from zerokit.errors import did_you_mean, nearest
+from zerokit.config.optimizers import DEEPSPEED_OPTIMIZERS, REMOVED_OPTIMIZERS, TORCH_OPTIMIZERS, optimizer_spec
+from zerokit.config.params import OptimizerParams, params_class, params_of, unknown_name
 
 
 def _known_optimizer(name: str) -> str:
@@ -26,20 +18,13 @@ def _known_optimizer(name: str) -> str:
     if replacement is not None:
         message = "the optimizer '{name}' was removed from DeepSpeed"
         raise PydanticCustomError("name", message, {"name": name, "hint": f"Use {replacement}"})
-    known = (*DEEPSPEED_OPTIMIZERS, *TORCH_OPTIMIZERS)
-    same = next((choice for choice in known if choice.lower() == name.lower()), None)
-    close = nearest(name, known)
-    context = {"name": name, "hint": did_you_mean(name, [close] if close else DEEPSPEED_OPTIMIZERS)}
-    if same is not None:
-        context["meant"] = same
-    raise PydanticCustomError("name", "neither DeepSpeed nor PyTorch has an optimizer '{name}'", context)
+    raise unknown_name("an optimizer", name, (*DEEPSPEED_OPTIMIZERS, *TORCH_OPTIMIZERS), DEEPSPEED_OPTIMIZERS)
 
 
 def params_of_optimizer(name: object, params: object) -> type[OptimizerParams] | None:
     """The model of `optimizer.params` for an optimizer's `type`, or None if the type is not known.
 
     Args:
-        name: the value of `type`.
         params: the value of `params`, in which `torch_adam` may choose another class.
     """
     if not isinstance(name, str):
@@ -61,17 +46,20 @@ class Optimizer(Section):
     type: Annotated[
         str,
         AfterValidator(_known_optimizer),
-        Field(examples=["AdamW", "Adam", "Lion", "Muon", "SGD"]),
+        Field(
+            examples=["AdamW", "Adam", "Lion", "Muon", "SGD"],
+            description="One of DeepSpeed's optimizers, or the exact name of a class in `torch.optim`. "
+            "Needed: without it DeepSpeed ignores the section.",
+        ),
     ]
-    """One of DeepSpeed's optimizers, or the exact name of a class in `torch.optim`. Needed: without it
-    DeepSpeed ignores the section."""
-
-    params: SerializeAsAny[OptimizerParams | None] = None
-    """Arguments of its constructor, such as `lr`, `betas`, `eps` and `weight_decay`. Default none: the
-    class's defaults."""
-
-    legacy_fusion: Annotated[bool, Acts(0, when=LEGACY_FUSION)] = False
-    """Use the older fused step of the fp16 and bf16 optimizers. Default false."""
+    params: SerializeAsAny[OptimizerParams | None] = Field(
+        default=None,
+        description="Arguments of its constructor, such as `lr`, `betas`, `eps` and `weight_decay`. Default "
+        "none: the class's defaults.",
+    )
+    legacy_fusion: Annotated[bool, Acts(0, when=LEGACY_FUSION)] = Field(
+        default=False, description="Use the older fused step of the fp16 and bf16 optimizers. Default false."
+    )
 
     @field_validator("params", mode="plain")
     @classmethod

@@ -4,21 +4,16 @@ The arguments of their constructors are models made of `params.json`. What their
 states take on a GPU is in ``memory/optimizers.py``, by `memory_kind`.
 """
 
-from __future__ import annotations
-
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from zerokit.choices import OptimizerKind
+from zerokit.tables import table_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerSpec:
-    """One optimizer."""
-
     name: str
     """As its library spells it. DeepSpeed ignores the case of its own, but not of PyTorch's."""
     library: Literal["deepspeed", "mup", "torch"] = "deepspeed"
@@ -45,10 +40,7 @@ class OptimizerSpec:
     """Why these arguments, where they are unlike Adam's."""
 
 
-OPTIMIZERS = tuple(
-    OptimizerSpec(**row)
-    for row in json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
-)
+OPTIMIZERS = tuple(OptimizerSpec(**row) for row in table_of(__file__))
 """In the order in which they are listed. Classes of `torch.optim` are those of PyTorch 2.13."""
 
 DEEPSPEED_OPTIMIZERS = tuple(spec.name for spec in OPTIMIZERS if spec.library != "torch")

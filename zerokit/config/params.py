@@ -6,8 +6,7 @@ unknown one stops the run when it starts. Ranges of PyTorch's classes are those 
 PyTorch 2.13 check.
 """
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -18,6 +17,7 @@ from pydantic_core import PydanticCustomError
 from zerokit.config.base import Reader, Section
 from zerokit.config.conditions import NOT_OFFLOADED, OFFLOADED, Acts
 from zerokit.config.model_table import ModelTable
+from zerokit.errors import did_you_mean, nearest
 
 
 class Params(Section):
@@ -100,6 +100,20 @@ _TABLE = ModelTable(
 )
 params_class = _TABLE.model
 """The model of the class of that name in `params.json`."""
+
+
+def unknown_name(kind: str, name: str, known: Sequence[str], own: Sequence[str]) -> PydanticCustomError:
+    """The error for a `type` that no library has.
+
+    Args:
+        kind: with its article.
+        own: DeepSpeed's names, to list where none of `known` is similar.
+    """
+    same = next((choice for choice in known if choice.lower() == name.lower()), None)
+    close = same or nearest(name, known)
+    context = {"name": name, "hint": did_you_mean(name, [close] if close else own)}
+    context |= {"meant": same} if same else {}
+    return PydanticCustomError("name", f"neither DeepSpeed nor PyTorch has {kind} '{{name}}'", context)
 
 
 @cache

@@ -1,7 +1,5 @@
 """Edits that fix a ds_config, where there is one right answer: tried out before they are proposed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, get_args
@@ -11,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 from zerokit.config.base import AUTO, BYTES, whole
 from zerokit.config.dtypes import DTYPES
 from zerokit.config.key_index import field_at, section_at
-from zerokit.config.root import DeepSpeedConfig
+from zerokit.config.sections import DeepSpeedConfig
 from zerokit.documents import KeyPath, has_value, value_at, with_value, without
 from zerokit.errors import ZerokitError
 from zerokit.findings import Edit, Move, Remove, SetValue
@@ -43,12 +41,7 @@ def key_path(location: Iterable[int | str]) -> KeyPath:
 
 
 class Fixer:
-    """Tries edits on a config.
-
-    Args:
-        data: the whole config.
-        errors: what the models say of it.
-    """
+    """Tries edits on a config."""
 
     def __init__(self, data: Any, errors: Errors) -> None:
         self.data = data

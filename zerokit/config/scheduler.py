@@ -1,15 +1,11 @@
 """The section `scheduler`. What its `params` may hold depends on its `type`."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, SerializeAsAny, ValidationInfo, field_validator
-from pydantic_core import PydanticCustomError
 
 from zerokit.config.base import Section
-from zerokit.config.params import SchedulerParams, params_of
-from zerokit.errors import did_you_mean
+from zerokit.config.params import SchedulerParams, params_of, unknown_name
 
 DEEPSPEED_SCHEDULERS = ("LRRangeTest", "OneCycle", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR")
 """DeepSpeed's own, by their exact names (`deepspeed/runtime/lr_schedules.py`)."""
@@ -23,13 +19,10 @@ TORCH_SCHEDULERS = (
 
 
 def _known_scheduler(name: str) -> str:
-    if name in DEEPSPEED_SCHEDULERS or name in TORCH_SCHEDULERS:
-        return name
     known = (*DEEPSPEED_SCHEDULERS, *TORCH_SCHEDULERS)
-    same = next((choice for choice in known if choice.lower() == name.lower()), None)
-    hint = did_you_mean(name, [same] if same else DEEPSPEED_SCHEDULERS)
-    context = {"name": name, "hint": hint} | ({"meant": same} if same else {})
-    raise PydanticCustomError("name", "neither DeepSpeed nor PyTorch has a scheduler '{name}'", context)
+    if name not in known:
+        raise unknown_name("a scheduler", name, known, DEEPSPEED_SCHEDULERS)
+    return name
 
 
 def params_of_scheduler(name: object) -> type[SchedulerParams] | None:
@@ -46,13 +39,19 @@ class Scheduler(Section):
     the argument `lr_scheduler_type` silently.
     """
 
-    type: Annotated[str, AfterValidator(_known_scheduler), Field(examples=list(DEEPSPEED_SCHEDULERS))]
-    """One of DeepSpeed's schedules, or the exact name of a class in `torch.optim.lr_scheduler`. Needed:
-    without it DeepSpeed ignores the section."""
-
-    params: SerializeAsAny[SchedulerParams]
-    """Arguments of its constructor, such as `warmup_num_steps` and `total_num_steps`. Needed: DeepSpeed fails
-    without it."""
+    type: Annotated[
+        str,
+        AfterValidator(_known_scheduler),
+        Field(
+            examples=list(DEEPSPEED_SCHEDULERS),
+            description="One of DeepSpeed's schedules, or the exact name of a class in "
+            "`torch.optim.lr_scheduler`. Needed: without it DeepSpeed ignores the section.",
+        ),
+    ]
+    params: SerializeAsAny[SchedulerParams] = Field(
+        description="Arguments of its constructor, such as `warmup_num_steps` and `total_num_steps`. Needed: "
+        "DeepSpeed fails without it."
+    )
 
     @field_validator("params", mode="plain")
     @classmethod

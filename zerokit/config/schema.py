@@ -1,7 +1,5 @@
 """JSON Schema of a ds_config, for editors."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -95,10 +93,7 @@ def _optimizer() -> dict[str, Any]:
             conditions.append(_when({"pattern": any_case(name)}, params_of_optimizer(name, {})))
     conditions += [_when({"const": name}, params_of_optimizer(name, {})) for name in TORCH_OPTIMIZERS]
     names = {"enum": [*DEEPSPEED_OPTIMIZERS, *TORCH_OPTIMIZERS]}
-    return {
-        "type": {"anyOf": [names, {"pattern": any_case(*DEEPSPEED_OPTIMIZERS)}]},
-        "conditions": conditions,
-    }
+    return {"type": {"anyOf": [names, {"pattern": any_case(*DEEPSPEED_OPTIMIZERS)}]}, "conditions": conditions}
 
 
 def _scheduler() -> dict[str, Any]:

@@ -8,21 +8,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from pydantic import ValidationError, model_validator
+from pydantic import ConfigDict, ValidationError, field_validator, model_validator
 from pydantic_core import InitErrorDetails
 
-from zerokit.config.base import Section, SwitchedOnByContent
+from zerokit.config.base import ZERO, Section, SwitchedOnByContent
 from zerokit.config.model_table import ModelTable
+from zerokit.config.optimizer import Optimizer
+from zerokit.config.scheduler import Scheduler
 
 
 def _require(section: Section, *keys: str, inside: str | None = None) -> None:
-    """Refuse a section without keys that DeepSpeed looks up without a default.
-
-    Args:
-        section: that which must have them.
-        keys: their names.
-        inside: the key of the section, if a section above is being validated.
-    """
+    """Refuse a section without keys that DeepSpeed looks up without a default."""
     missing = [key for key in keys if key not in section.model_fields_set]
     if missing:
         above = (inside,) if inside else ()
@@ -63,43 +59,67 @@ class ChecksSchedule(Section):
         return self
 
 
+class Zero(Section):
+    """The section `zero_optimization`."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    @property
+    def optimizer_offload(self) -> OffloadOptimizer | None:
+        """`offload_optimizer` as DeepSpeed reads it: the deprecated `cpu_offload` is its device `cpu`."""
+        section: OffloadOptimizer | None = self.offload_optimizer
+        return _TABLE.model("OffloadOptimizer")(device="cpu") if self.cpu_offload else section
+
+    @property
+    def param_offload(self) -> OffloadParam | None:
+        """`offload_param`, in the same way."""
+        section: OffloadParam | None = self.offload_param
+        return _TABLE.model("OffloadParam")(device="cpu") if self.cpu_offload_param else section
+
+    def dump(self, *, all: bool = False) -> dict[str, Any]:
+        """As for every section. DeepSpeed refuses a deprecated key beside the one that replaced it."""
+        result = super().dump(all=all)
+        old, new = "stage3_gather_fp16_weights_on_model_save", "stage3_gather_16bit_weights_on_model_save"
+        if old in self.model_fields_set and new not in self.model_fields_set:
+            result.pop(new, None)
+        return result
+
+
+class Root(Section):
+    """The whole of a ds_config."""
+
+    model_config = ConfigDict(title="DeepSpeed configuration")
+
+    @field_validator(ZERO, mode="before", check_fields=False)
+    @classmethod
+    def _stage_of_switch(cls, value: Any) -> Any:
+        # The oldest form of the section: `true` was stage 1.
+        return {"stage": int(value)} if isinstance(value, bool) else value
+
+
 _TABLE = ModelTable(
-    Path(__file__).with_suffix(".json"), __name__, Section, SwitchedOnByContent, Switched, ChecksSchedule
+    Path(__file__).with_suffix(".json"),
+    __name__,
+    *(Section, SwitchedOnByContent, Switched, ChecksSchedule, Zero, Root, Optimizer, Scheduler),
 )
 
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # those that annotations name
 
     class _Row(Section):
         def __getattr__(self, name: str) -> Any: ...
 
-    ActivationCheckpointing = _Row
     Aio = _Row
-    Autotuning = _Row
-    BF16 = _Row
-    Checkpoint = _Row
-    Comet = _Row
-    CommsLogger = _Row
     Compile = _Row
-    CsvMonitor = _Row
-    DataEfficiency = _Row
-    DataStates = _Row
-    DataTypes = _Row
+    DeepSpeedConfig = _Row
     ExpertParallel = _Row
-    FP16 = _Row
-    FlopsProfiler = _Row
-    HybridEngine = _Row
     LeafModule = _Row
     OffloadOptimizer = _Row
     OffloadParam = _Row
-    Pipeline = _Row
-    TensorBoard = _Row
-    TensorParallel = _Row
-    Timers = _Row
-    TorchAutocast = _Row
-    Wandb = _Row
-    WeightQuantization = _Row
     ZenFlow = _Row
+    ZeroOptimization = Zero
 
 
 def __getattr__(name: str) -> Any:

@@ -1,24 +1,18 @@
 """What a key that DeepSpeed does not read was meant to be."""
 
-from __future__ import annotations
-
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
-from pathlib import Path
 from typing import Any, Literal
 
-from zerokit.config.base import Section
-from zerokit.config.key_index import all_keys, as_written, canonical, keys_of, places_of, section_at
-from zerokit.config.optimizer import params_of_optimizer
-from zerokit.config.optimizers import DEEPSPEED_OPTIMIZERS
-from zerokit.config.scheduler import DEEPSPEED_SCHEDULERS, params_of_scheduler
+from zerokit.config.key_index import TYPES, all_keys, as_written, canonical, keys_of, places_of, section_at
+from zerokit.config.params import params_of
 from zerokit.documents import ABSENT, KeyPath, dotted, has_value, split_dotted, value_at
 from zerokit.spelling import NEAR, VERY_NEAR, is_typo, similar_names
+from zerokit.tables import table_of
 
-_TABLES: Mapping[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+_TABLES: Mapping[str, Any] = table_of(__file__)
 _MEANT: Mapping[str, str] = _TABLES["meant"]
 """Other words for a key that takes the same value: other tools', and DeepSpeed's old or misprinted ones."""
 _LIKE: Mapping[str, str] = _TABLES["like"]
@@ -37,26 +31,8 @@ _TRIED = 20
 _COMMON = ("enabled", "type", "params")
 """Names that many sections have, so that they do not identify one."""
 
-_WELL_KNOWN: tuple[KeyPath, ...] = (
-    (),
-    ("zero_optimization",),
-    ("zero_optimization", "offload_optimizer"),
-    ("zero_optimization", "offload_param"),
-    ("bf16",),
-    ("fp16",),
-    ("optimizer",),
-    ("optimizer", "params"),
-    ("scheduler",),
-    ("scheduler", "params"),
-    ("activation_checkpointing",),
-    ("aio",),
-)
+_WELL_KNOWN: tuple[KeyPath, ...] = ((), *map(split_dotted, _TABLES["well_known_sections"]))
 """Sections with well-known keys; in other sections only a name with an underscore identifies a key."""
-
-_TYPES: Mapping[KeyPath, tuple[tuple[str, ...], Callable[[str], type[Section] | None]]] = {
-    ("optimizer", "params"): (DEEPSPEED_OPTIMIZERS, lambda name: params_of_optimizer(name, {})),
-    ("scheduler", "params"): (DEEPSPEED_SCHEDULERS, params_of_scheduler),
-}
 
 Kind = Literal["misplaced", "misspelled", "other-word", "unknown"]
 
@@ -79,12 +55,7 @@ class Meaning:
 
 
 def meaning_of(path: KeyPath, data: Any = None) -> Meaning:
-    """What the unknown key at `path` was meant to be.
-
-    Args:
-        path: as the file spells it.
-        data: the whole config, for the types of the optimizer and the scheduler, and for what is there.
-    """
+    """What the unknown key at `path` was meant to be."""
     *parents, last = path
     section, name = canonical(tuple(parents)), str(last)
     if section == ("bf16",) and name in _FP16_SCALING:
@@ -142,10 +113,9 @@ def _other_word(section: KeyPath, name: str) -> Meaning | None:
 
 def _of_another_type(section: KeyPath, name: str) -> Meaning | None:
     """A parameter that other optimizers or schedules have."""
-    if section not in _TYPES or section not in places_of(name):
+    if section not in TYPES or section not in places_of(name):
         return None
-    known, params_of = _TYPES[section]
-    types = [kind for kind in known if name in keys_of(params_of(kind) or Section)]
+    types = [kind for kind in TYPES[section] if name in keys_of(params_of(kind))]
     listed = ", ".join(types[:3]) + (" and others" if len(types) > 3 else "")
     return Meaning("unknown", f"Remove it: it is one of {listed}")
 
@@ -185,9 +155,7 @@ def _misspelled_and_misplaced(section: KeyPath, name: str, path: KeyPath, data: 
 def _well_known_places() -> Mapping[str, KeyPath]:
     """Names of keys with one place, in a well-known section: they identify that place."""
     places = {key: places_of(key) for key in all_keys() if len(key) > 4}
-    return {
-        key: (*found[0], key) for key, found in places.items() if len(found) == 1 and found[0] in _WELL_KNOWN
-    }
+    return {key: (*found[0], key) for key, found in places.items() if len(found) == 1 and found[0] in _WELL_KNOWN}
 
 
 def _may_be(path: KeyPath, other: KeyPath, data: Any) -> bool:

@@ -1,10 +1,8 @@
 """Keys of a valid ds_config that change nothing, and why.
 
-The condition of each key is beneath its field (`Acts`, and `switch` of its section). ``zerokit check``,
+The condition of each key is in its row (`Acts`, and `switch` of its section). ``zerokit check``,
 ``resolve`` and ``diff`` report these keys; the schema and ``zerokit explain`` print the conditions in words.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -88,13 +88,13 @@ def _sample(files: Sequence[Path]) -> str:
 
 @cache
 def code_digest(package: str) -> str:
-    """A digest of the source files of a package of zerokit, such as ``data``."""
+    """A digest of the source files and tables of a package of zerokit, such as ``data``."""
     folder = Path(__file__).parent.parent / package
-    return digest_of(sorted(source.read_text(encoding="utf-8") for source in folder.rglob("*.py")))
+    sources = (file for ending in ("py", "json") for file in folder.rglob(f"*.{ending}"))
+    return digest_of(sorted(source.read_text(encoding="utf-8") for source in sources))
 
 
 def digest_of(value: Any) -> str:
-    """A digest of plain data."""
     from xxhash import xxh3_128
 
     return xxh3_128(json.dumps(value).encode()).hexdigest()

@@ -35,7 +35,6 @@ def encode(
 
     Args:
         most: stop after this many tokens; None for all.
-        special_tokens: whether to add the tokenizer's special tokens.
     """
     tokens: list[int] = []
     for number, piece in enumerate(pieces(text)):
@@ -88,8 +87,6 @@ def encode_whole(
         text: only its first 262,144 characters are read.
         most: limit of tokens, special ones included.
         pair: a second text for the tokenizer to join; the longer one is truncated first.
-        is_target: encode as a target, which some tokenizers do differently.
-        options: further options of the tokenizer.
     """
     piece = next(pieces(text))
     given = {"text_target" if is_target else "text": piece}

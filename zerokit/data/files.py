@@ -34,8 +34,6 @@ def is_builtin(source: str | Sequence[str]) -> bool:
 
 @dataclass(frozen=True)
 class FileFormat:
-    """Format of a file."""
-
     kind: str
     """``json``, ``csv``, ``text``, ``parquet`` or ``arrow``."""
     separator: str | None = None
@@ -60,11 +58,7 @@ _NO_DATA = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "sta
 _ABOUT_DATA = re.compile(r"(?:readme|licen[cs]e|copying|notice|changelog|citation)(?![a-z])")
 """Beginnings of names of texts about the data."""
 
-_SPLITS = (
-    ("train", "training"),
-    ("validation", "valid", "val", "dev"),
-    ("test", "testing", "eval", "evaluation"),
-)
+_SPLITS = (("train", "training"), ("validation", "valid", "val", "dev"), ("test", "testing", "eval", "evaluation"))
 """Names of splits in file names, as in `datasets` (data_files.py SPLIT_KEYWORDS)."""
 
 
@@ -148,16 +142,13 @@ def _refuse_wide_characters(file: Path) -> None:
     halves = start[::2], start[1::2]
     is_wide = len(start) >= 8 and any(start) and not all(any(half) for half in halves)
     if has_mark or is_wide:
-        raise DataError(
-            "the file is not UTF-8 but UTF-16 or UTF-32", where=str(file), hint="Save it as UTF-8"
-        )
+        raise DataError("the file is not UTF-8 but UTF-16 or UTF-32", where=str(file), hint="Save it as UTF-8")
 
 
 def local_files(name: str, where: str, split: str | None = "train") -> list[Path]:
     """The files that `name` stands for; empty if it is not local.
 
     Args:
-        name: a file, a folder or a pattern.
         split: the split to read of a folder whose files name their splits; None for all files.
 
     Raises:
@@ -182,9 +173,7 @@ def local_files(name: str, where: str, split: str | None = "train") -> list[Path
     if format_of(path) is not None or name.startswith(("/", "./", "../", "~")):
         raise DataError(f"no such file: '{name}'", where=where, hint="Check the path")
     if not is_hub_id(name):
-        raise DataError(
-            f"'{name}' is neither a file nor a Hub data set", where=where, hint="Check the spelling"
-        )
+        raise DataError(f"'{name}' is neither a file nor a Hub data set", where=where, hint="Check the spelling")
     return []
 
 
@@ -192,9 +181,7 @@ def other_split_files(sources: Sequence[str], where: str, split: str = "train") 
     """Files of other splits in folders, relative to the folder if it is the only source."""
     folders = [folder for name in sources if (folder := Path(name).expanduser()).is_dir()]
     files = [
-        (folder, file)
-        for folder in folders
-        for file in _of_split(folder, _in_folder(folder, where), split, where)[1]
+        (folder, file) for folder in folders for file in _of_split(folder, _in_folder(folder, where), split, where)[1]
     ]
     return [file if sources[1:] else file.relative_to(folder) for folder, file in files]
 
@@ -207,9 +194,7 @@ def _in_folder(folder: Path, where: str) -> list[Path]:
             _check_regular(file, where)
     if not files:
         raise DataError(
-            f"the folder '{folder}' has no data files",
-            where=where,
-            hint=f"Put {', '.join(ENDINGS)} files in it",
+            f"the folder '{folder}' has no data files", where=where, hint=f"Put {', '.join(ENDINGS)} files in it"
         )
     here = [file for file in files if file.parent == folder]
     if here and (deeper := [file for file in files if file.parent != folder]):
@@ -256,9 +241,7 @@ def _is_dangling(file: Path) -> bool:
     return file.is_symlink() and not file.exists()
 
 
-def _of_split(
-    folder: Path, files: list[Path], split: str | None, where: str
-) -> tuple[list[Path], list[Path]]:
+def _of_split(folder: Path, files: list[Path], split: str | None, where: str) -> tuple[list[Path], list[Path]]:
     """The files of a split, and the others; DataError if there are none of the split.
 
     Files that name no split belong to training; if no file names a split, all belong to each. The test split
@@ -280,9 +263,7 @@ def _of_split(
     if not chosen:
         there = [name for name, some in named.items() if some or (name == "train" and unnamed)]
         raise DataError(
-            f"no file in '{folder}' is by its name of split '{split}'",
-            where=where,
-            hint=did_you_mean(split, there),
+            f"no file in '{folder}' is by its name of split '{split}'", where=where, hint=did_you_mean(split, there)
         )
     taken = set(chosen)
     return [file for file in files if file in taken], [file for file in files if file not in taken]
@@ -320,9 +301,7 @@ def find_files(sources: str | Sequence[str], where: str, split: str | None = "tr
     found = [local_files(name, where, split) for name in sources]
     missing = [name for name, files in zip(sources, found, strict=True) if not files]
     if missing and len(sources) > 1:
-        raise DataError(
-            f"no such file: '{missing[0]}'", where=where, hint="Check the paths; only files can be listed"
-        )
+        raise DataError(f"no such file: '{missing[0]}'", where=where, hint="Check the paths; only files can be listed")
     return [file for files in found for file in files]
 
 
@@ -354,9 +333,7 @@ def common_format(files: list[Path], where: str) -> FileFormat:
         )
     if any(file.suffix.lower() == ".zst" for file in files) and find_spec("zstandard") is None:
         raise DataError(
-            "zstandard is not installed, which reads .zst files",
-            where=where,
-            hint="Run pip install zstandard",
+            "zstandard is not installed, which reads .zst files", where=where, hint="Run pip install zstandard"
         )
     (found,) = formats
     assert found is not None

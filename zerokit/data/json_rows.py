@@ -167,9 +167,7 @@ def _is_too_deep(text: str) -> bool:
 
 def _check_example(row: Any, where: str) -> None:
     if not isinstance(row, dict):
-        raise DataError(
-            "an example is not a JSON object", where=where, hint='Write {"text": "..."} or the like'
-        )
+        raise DataError("an example is not a JSON object", where=where, hint='Write {"text": "..."} or the like')
 
 
 def _fail_line(text: str, file: Path, line: int, error: Exception) -> NoReturn:

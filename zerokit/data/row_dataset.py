@@ -36,7 +36,6 @@ class RowDecoder:
 
     @classmethod
     def of_features(cls, features: Features) -> RowDecoder:
-        """The decoder of a typed table."""
         names = tuple(field.name for field in features.arrow_schema if _has_objects(field.type))
         return cls(tuple(features), is_json=False, with_objects=names)
 

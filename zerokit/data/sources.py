@@ -36,7 +36,6 @@ def load_examples(
 
     Args:
         source: files, patterns, folders, a Hub id, or ``builtin:NAME``.
-        where: the place of `source` in the user's input.
         subset: configuration of a Hub data set.
         split: of a Hub data set, or of a folder with files of several; None: all files of folders, else
             "train".

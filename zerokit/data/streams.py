@@ -42,7 +42,6 @@ class ExampleStream:
         """The examples in order; only one reading at a time. DataError if an example cannot be read.
 
         Args:
-            skip: examples to skip.
             state: result of :meth:`state` after that many examples.
         """
         if self._files:

@@ -29,11 +29,7 @@ _MOST_ROWS = 500
 
 
 def cached_rows(
-    files: Sequence[Path],
-    format_: FileFormat,
-    text_unit: str,
-    contents: Mapping[Path, FileContent],
-    where: str,
+    files: Sequence[Path], format_: FileFormat, text_unit: str, contents: Mapping[Path, FileContent], where: str
 ) -> RowDataset:
     """The rows of files, read if the cache does not have them; arguments as of :func:`load_examples`.
 

@@ -34,9 +34,7 @@ def common_schema(files: Sequence[Path], format_: FileFormat, where: str) -> pa.
         schema = file_schema(file, format_)
         own = Features.from_arrow_schema(schema)
         for name in own.keys() & features.keys():
-            if own[name] != features[name] and any(
-                isinstance(each[name], ClassLabel) for each in (own, features)
-            ):
+            if own[name] != features[name] and any(isinstance(each[name], ClassLabel) for each in (own, features)):
                 raise _differ(files[0], file, where, f"'{name}' has other classes")
         try:
             types = pa.unify_schemas([types, schema.remove_metadata()], promote_options="permissive")
@@ -44,19 +42,14 @@ def common_schema(files: Sequence[Path], format_: FileFormat, where: str) -> pa.
             raise _differ(files[0], file, where, str(error)) from None
         features = Features({**own, **features})
     found = Features.from_arrow_schema(types)
-    kept = {name: features[name] for name in found if _type_of(features, name) == types.field(name).type}
+    own = features.arrow_schema
+    kept = {name: features[name] for name in found if own.field(name).type == types.field(name).type}
     return Features({**found, **kept}).arrow_schema
-
-
-def _type_of(features: Features, name: str) -> pa.DataType:
-    return features.arrow_schema.field(name).type
 
 
 def _differ(first: Path, second: Path, where: str, how: str) -> DataError:
     return DataError(
-        f"{first} and {second} have columns of different types: {how}",
-        where=where,
-        hint="Convert them to one type",
+        f"{first} and {second} have columns of different types: {how}", where=where, hint="Convert them to one type"
     )
 
 

@@ -45,10 +45,7 @@ class ExitReports:
         """The report of each rank that has made one since the last call."""
         with suppress(BlockingIOError):
             lines = os.read(self._reading_end, 2**16).decode().splitlines()
-            return {
-                int(rank): ExitReport(int(code), outside == "1")
-                for rank, code, outside in map(str.split, lines)
-            }
+            return {int(rank): ExitReport(int(code), outside == "1") for rank, code, outside in map(str.split, lines)}
         return {}
 
 

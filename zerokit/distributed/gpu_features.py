@@ -14,13 +14,7 @@ _GRADIENTS = "zero_quantized_gradients"
 
 
 def check_gpu_features(zero: Mapping[str, Any], where: Callable[[KeyPath], str], *, ranks: int = 1) -> None:
-    """Refuse, on CPU ranks, SuperOffload and ZeRO++'s quantization, which need CUDA (ConfigError).
-
-    Args:
-        zero: the section `zero_optimization`, as DeepSpeed gets it.
-        where: the place of a key of the ds_config.
-        ranks: number of ranks that reduce gradients together.
-    """
+    """Refuse, on CPU ranks, SuperOffload and ZeRO++'s quantization, which need CUDA (ConfigError)."""
     if count_gpus() > 0 or zero.get("stage") != 3:
         return
     if (zero.get("offload_optimizer") or {}).get("super_offload"):

@@ -48,6 +48,9 @@ _PREPARATION_TIMEOUT = timedelta(days=7)
 class RankGroup:
     """All ranks of a run. The torch process group opens at the first exchange between ranks."""
 
+    _num_stores = 0
+    """Of all groups of this process, which share torch's store."""
+
     def __init__(self, ranks: Ranks, *, save_within: float = SAVE_WITHIN) -> None:
         self.ranks = ranks
         self.policy = RunPolicy.current()
@@ -81,14 +84,9 @@ class RankGroup:
 
     def node_main_first(self, action: Callable[[], T]) -> T:
         """Run `action` on one rank of each node, then on the others, which find its files cached."""
-        if self.ranks.world_size == 1:
-            return self.together(action)
-        if self.ranks.is_node_main:
-            result = self.together(action)
-            self.together(lambda: None)
-            return result
-        self.together(lambda: None)
-        return self.together(action)
+        is_first = self.ranks.is_node_main
+        first: Any = self.together(lambda: action() if is_first else None)
+        return self.together(lambda: first if is_first else action())
 
     def from_node_main(self, action: Callable[[], T], *, where: str) -> T:
         """Run `action` on one rank of each node and return its result on all ranks.
@@ -113,6 +111,15 @@ class RankGroup:
         here = [result for name, result in results if name == host]
         return here[0] if here else action()  # in a rehearsal, the rank that would act may be left out
 
+    def from_main(self, action: Callable[[], T]) -> T:
+        """Run `action` on rank 0 and return its result (picklable) on every rank, or raise its error there.
+
+        A rehearsal may leave rank 0 out: each of its ranks runs `action`.
+        """
+        acts = self.ranks.is_main or not self.policy.has_all_ranks
+        result: Any = self.together(lambda: action() if acts else None)
+        return self.broadcast_object(result)  # type: ignore[no-any-return]
+
     def broadcast_object(self, value: T) -> T:
         """Rank 0's `value` (picklable), on every rank."""
         if self.ranks.world_size == 1:
@@ -135,9 +142,30 @@ class RankGroup:
         dist.all_gather_object(values, value, group=self._objects_group)
         return values
 
+    def first(self, value: T | None) -> T | None:
+        """The first `value` of a rank (picklable) that is not None, on every rank; None if there is none."""
+        return next((each for each in self.gather_objects(value) if each is not None), None)
+
+    def unseeing_host(self, sees: Callable[[], bool]) -> str | None:
+        """The name of a machine that does not see what another one has written; None on one machine."""
+        if self.ranks.local_world_size == self.ranks.world_size:
+            return None
+        return self.first(None if sees() else socket.gethostname())
+
     def share(self, items: list[T]) -> list[T]:
         """This rank's part of items that all ranks divide."""
         return items[self.ranks.rank :: self.ranks.world_size]
+
+    def store(self) -> Any:
+        """A new key-value store (``torch.distributed.Store``) of all ranks, which must call this together."""
+        import torch.distributed as dist
+
+        if self.ranks.world_size == 1 or not self.policy.has_all_ranks:
+            return dist.HashStore()  # type: ignore[attr-defined]
+        self._open()
+        RankGroup._num_stores += 1
+        of_all = dist.distributed_c10d._get_default_store()
+        return dist.PrefixStore(f"zerokit/{RankGroup._num_stores}", of_all)  # type: ignore[attr-defined]
 
     def close(self) -> None:
         """Leave the process group, and tell the other hosts that it is on purpose."""
@@ -159,7 +187,8 @@ class RankGroup:
         # NCCL connects at the first collective, not here: a rank without a GPU of its own gets through to
         # report that over gloo.
         backend = "nccl" if torch.cuda.is_available() else "gloo"
-        dist.init_process_group(backend, timeout=_STEP_TIMEOUT)
+        if not dist.is_initialized():  # by an engine that was made without this group
+            dist.init_process_group(backend, timeout=_STEP_TIMEOUT)
         self._objects_group = dist.new_group(backend="gloo", timeout=_PREPARATION_TIMEOUT)
         if self.ranks.world_size > self.ranks.local_world_size:
             self._hosts = OtherHosts(self.ranks, self.gather_objects)
@@ -171,9 +200,7 @@ class RankGroup:
         for rank, theirs in enumerate(others, 1):
             if what := version_differences(theirs, first, f"on {hosts[0]}"):
                 hint = "Install the same on all: pip freeze on one, pip install -r on the others"
-                raise LaunchError(
-                    f"has other versions: {what}", where=f"rank {rank} on {hosts[rank]}", hint=hint
-                )
+                raise LaunchError(f"has other versions: {what}", where=f"rank {rank} on {hosts[rank]}", hint=hint)
 
 
 def count_gpus() -> int:
@@ -296,16 +323,17 @@ _IN_VAIN = "Timed out waiting"
 _LOST = (
     *("Connection reset by peer", "Connection closed by peer", "Broken pipe", _IN_VAIN),  # gloo
     "remote process exited",  # NCCL
+    "Connection was likely closed",  # the store
 )
 
 
 def _of_collectives(error: Exception) -> bool:
-    """Whether a collective raised it, also an asynchronous one of DeepSpeed, and not a download."""
+    """Whether a collective or the store raised it, also an asynchronous one of DeepSpeed, and not a download."""
+    if type(error).__name__ == "DistNetworkError":
+        return True
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     modules = [str(frame.f_globals.get("__name__", "")) for frame in frames]
-    return modules[-1].startswith("deepspeed.") or any(
-        f"{name}.".startswith("torch.distributed.") for name in modules
-    )
+    return modules[-1].startswith("deepspeed.") or any(f"{name}.".startswith("torch.distributed.") for name in modules)
 
 
 def _run(main: Callable[[RankGroup], None], group: RankGroup) -> int:
@@ -351,6 +379,5 @@ def check_launch(ranks: Ranks) -> None:
         raise LaunchError(
             f"{quantity(ranks.local_world_size, 'rank')} on this node, which has {quantity(devices, kind)}",
             where="launcher",
-            hint=f"Start at most {devices}: 'deepspeed --num_gpus {devices}' or "
-            f"'torchrun --nproc-per-node {devices}'",
+            hint=f"Start at most {devices}: 'deepspeed --num_gpus {devices}' or 'torchrun --nproc-per-node {devices}'",
         )

@@ -43,7 +43,6 @@ class LaunchedRanks:
 
     Args:
         save_within: seconds in which ranks may save after their launcher has ended.
-        options: of :class:`subprocess.Popen`.
     """
 
     def __init__(
@@ -65,10 +64,7 @@ class LaunchedRanks:
         connection was lost; None if it ended well, by its own error, or when it was asked to."""
         _become_subreaper()  # so that ranks of a launcher that was killed become children of this process
         self.process = subprocess.Popen(
-            command,
-            env={**environment, **self._reports.variables, SAFE_PATH: "1"},
-            start_new_session=True,
-            **options,
+            command, env={**environment, **self._reports.variables, SAFE_PATH: "1"}, start_new_session=True, **options
         )
 
     def wait(self) -> tuple[int, str | None]:

@@ -16,7 +16,7 @@ from zerokit.choices import LAUNCHER_MODULES, Launcher
 from zerokit.distributed import stuck
 from zerokit.distributed.exit_reports import exit_now, has_lost_receiver, mark_outside_cause
 from zerokit.distributed.preemption import LeaveRequest
-from zerokit.distributed.process_table import stat_of, variables_of
+from zerokit.distributed.process_table import runs, stat_of, variables_of
 
 _PROGRAMS = (*get_args(Launcher), "zerokit")
 """zerokit starts deepspeed, as in the quickstart."""
@@ -32,12 +32,6 @@ class LauncherProcess(NamedTuple):
     pid: int
     started: str
     """Ticks after the machine's start (proc(5))."""
-
-    @property
-    def runs(self) -> bool:
-        """Whether it has not ended, also not as a zombie."""
-        stat = stat_of(self.pid)
-        return stat is not None and stat.started == self.started and stat.runs
 
 
 def launchers() -> list[LauncherProcess]:
@@ -64,12 +58,10 @@ def watch(rank: int, for_stuck: stuck.StuckWatch | None, leave: LeaveRequest) ->
         threading.Thread(target=_watch, args=(watched, rank, for_stuck, leave), daemon=True).start()
 
 
-def _watch(
-    watched: list[LauncherProcess], rank: int, for_stuck: stuck.StuckWatch | None, leave: LeaveRequest
-) -> None:
+def _watch(watched: list[LauncherProcess], rank: int, for_stuck: stuck.StuckWatch | None, leave: LeaveRequest) -> None:
     never = threading.Event()
     while True:
-        gone = next((launcher for launcher in watched if not launcher.runs), None)
+        gone = next((launcher for launcher in watched if not runs(*launcher)), None)
         if gone is not None and not leave.launcher_ended(gone.pid):
             break
         never.wait(stuck.POLL_SECONDS)
@@ -84,8 +76,7 @@ def _end(rank: int, reason: str) -> NoReturn:
         threading.Event().wait(2 * stuck.POLL_SECONDS)  # a launcher ends the others when one has ended
         os._exit(1)
     console.note(
-        f"zerokit: rank {rank} ends, because {reason}. Start the run again; training can resume from a "
-        "checkpoint"
+        f"zerokit: rank {rank} ends, because {reason}. Start the run again; training can resume from a checkpoint"
     )
     mark_outside_cause()
     exit_now(1)

@@ -40,8 +40,10 @@ def set_up_libraries(ranks: Ranks) -> None:
     import datasets
     import deepspeed  # noqa: F401  # makes its logger, and decides on its device
     import transformers
+    from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
     escape_logs()
+    unset_hf_deepspeed_config()  # of an earlier run in this process, which would divide models as they are made
     level = logging.WARNING if ranks.is_main else logging.ERROR
     logging.getLogger("DeepSpeed").setLevel(level)
     transformers.logging.set_verbosity(level)

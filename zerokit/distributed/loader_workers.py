@@ -17,12 +17,8 @@ from zerokit.exits.log import Log
 from zerokit.patches import Patch, put, wrap
 
 _FEED = Patch("multiprocessing.queues:Queue", "_feed", "report a batch that a loader worker cannot pass on")
-_LOOP = Patch(
-    "torch.utils.data._utils.worker", "_worker_loop", "report such a batch from a worker that is not forked"
-)
-_ENDED = re.compile(
-    r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) (?:exited unexpectedly|is killed by signal)[^.]*"
-)
+_LOOP = Patch("torch.utils.data._utils.worker", "_worker_loop", "report such a batch from a worker that is not forked")
+_ENDED = re.compile(r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) (?:exited unexpectedly|is killed by signal)[^.]*")
 
 
 class LostBatch(ExceptionWrapper):

@@ -48,9 +48,7 @@ def check_nvme(zero: Mapping[str, Any], where: Callable[[KeyPath], str]) -> None
     for section, offload in _offloaded(zero):
         path, folder = ("zero_optimization", section, "nvme_path"), offload.get("nvme_path")
         if folder is None or folder == "auto":
-            raise ConfigError(
-                "offload to nvme needs a path", where=where(path), hint="Set nvme_path to a folder"
-            )
+            raise ConfigError("offload to nvme needs a path", where=where(path), hint="Set nvme_path to a folder")
         if not Path(folder).is_dir() or not os.access(folder, os.W_OK):
             raise ConfigError(
                 f"'{folder}' is no folder that can be written to",
@@ -66,9 +64,7 @@ def check_nvme(zero: Mapping[str, Any], where: Callable[[KeyPath], str]) -> None
 
 
 @contextmanager
-def locked_swap_folders(
-    group: RankGroup, zero: Mapping[str, Any], where: Callable[[KeyPath], str]
-) -> Iterator[None]:
+def locked_swap_folders(group: RankGroup, zero: Mapping[str, Any], where: Callable[[KeyPath], str]) -> Iterator[None]:
     """Lock the swap folders against other runs, by the first rank of each machine.
 
     DeepSpeed gives the files of all runs the same names. The same error on every rank:

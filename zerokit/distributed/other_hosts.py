@@ -74,9 +74,7 @@ class OtherHosts:
             else:
                 connection.close()
 
-    def _accept(
-        self, server: socket.socket, token: bytes, others: set[int], all_met: threading.Event
-    ) -> None:
+    def _accept(self, server: socket.socket, token: bytes, others: set[int], all_met: threading.Event) -> None:
         server.settimeout(_ACCEPT_SECONDS)
         with server:
             while not all_met.is_set():

@@ -19,7 +19,7 @@ from typing import Any
 
 from zerokit import console
 from zerokit.distributed.exit_reports import exit_now
-from zerokit.distributed.process_table import stat_of
+from zerokit.distributed.process_table import runs
 from zerokit.errors import PreemptedError
 
 SAVE_WITHIN = 60.0
@@ -63,7 +63,7 @@ class LeaveRequest:
         self.why, self._interrupts, self._handles_requests = None, 0, True
         before = {number: signal.signal(number, self._handler(this)) for number in SIGNALS}
         over = threading.Event()
-        bound = threading.Thread(target=self._bound, args=(reads, filter(_runs, others), over), daemon=True)
+        bound = threading.Thread(target=self._bound, args=(reads, filter(runs, others), over), daemon=True)
         bound.start()
         try:
             yield
@@ -125,7 +125,7 @@ class LeaveRequest:
             if number in SIGNALS:
                 self._ask(signal.Signals(number).name)
         while not over.wait(_POLL_SECONDS):
-            gone = next((pid for pid in ranks if not _runs(pid)), None)
+            gone = next((pid for pid in ranks if not runs(pid)), None)
             if gone is not None:
                 self._end(f"process {gone}, a rank that it would save with, has ended", 1)
             if self._is_late():
@@ -135,8 +135,3 @@ class LeaveRequest:
     def _end(self, reason: str, code: int) -> None:
         console.note(f"zerokit: rank {self._rank} ends without a checkpoint ({self.why}): {reason}")
         exit_now(code)
-
-
-def _runs(pid: int) -> bool:
-    stat = stat_of(pid)
-    return stat is not None and stat.runs

@@ -35,8 +35,13 @@ def stat_of(pid: int) -> Stat | None:
     return Stat(words[0], int(words[1]), words[19], sum(map(int, words[11:15])) / os.sysconf("SC_CLK_TCK"))
 
 
+def runs(pid: int, started: str | None = None) -> bool:
+    """Whether a process has not ended, also not as a zombie; `started` tells it from a later one of its number."""
+    stat = stat_of(pid)
+    return stat is not None and stat.runs and started in (None, stat.started)
+
+
 def children_of(pid: int) -> list[int]:
-    """The children of a process."""
     found: list[int] = []
     folder = Path("/proc", str(pid), "task")
     with suppress(OSError):  # it has just ended

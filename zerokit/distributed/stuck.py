@@ -126,9 +126,7 @@ class StuckWatch:
             if self._stopped[pid] >= self._most_looks + 2 * self._ranks.local_rank:
                 variables = variables_of(pid)
                 rank = variables.get("RANK", "")
-                is_of_run = all(
-                    name in variables and variables[name] == os.environ.get(name) for name in _SHARED
-                )
+                is_of_run = all(name in variables and variables[name] == os.environ.get(name) for name in _SHARED)
                 if is_of_run and rank not in ("", str(self._ranks.rank)):
                     self._end_stopped(pid, rank)
 
@@ -147,13 +145,7 @@ class StuckWatch:
         is_new, self._number = work.number != self._number, work.number
         activity = self._activity()
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
-        if (
-            activity is None
-            or frame is None
-            or is_new
-            or not (work.is_step or work.is_batch)
-            or _is_debugged(frame)
-        ):
+        if activity is None or frame is None or is_new or not (work.is_step or work.is_batch) or _is_debugged(frame):
             self._idle = self._one_batch = 0
             return
         loads = work.is_batch and _has(frame, "torch.utils.data") and not _has(frame, "torch.distributed")

@@ -16,8 +16,6 @@ from zerokit.models.hub_config import ask_hub, has_cached_weights
 
 @dataclass(frozen=True)
 class Needs:
-    """What a run needs of its machines."""
-
     output: Path = Path(OUTPUT_DIR)
     paths: tuple[Path, ...] = ()
     """Paths that must exist on every machine: data, model."""
@@ -36,7 +34,6 @@ def run_checks(
     """Check this machine, and those of a hostfile.
 
     Args:
-        needs: of the run.
         machines: of a hostfile, with the ranks of each; None: only this one.
         measures: whether to start ranks that measure their speed.
     """

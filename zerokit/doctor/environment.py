@@ -44,11 +44,7 @@ def environment_report() -> dict[str, Any]:
 
 def _torch(answer: dict[str, Any]) -> dict[str, Any]:
     gpus = [f"{name}, {format_bytes(memory)}, {capability}" for name, memory, capability in answer["gpus"]]
-    return {
-        "CUDA": answer["build"] or "a build for CPUs",
-        "NCCL": answer["nccl"] or "-",
-        "GPUs": gpus or "none",
-    }
+    return {"CUDA": answer["build"] or "a build for CPUs", "NCCL": answer["nccl"] or "-", "GPUs": gpus or "none"}
 
 
 def _without_owner(text: str) -> str:

@@ -45,9 +45,7 @@ def shared_memory(folder: Path = SHARED_MEMORY) -> CheckResult:
     fix = "Remove what earlier runs left there; for a container set --shm-size=16g or --ipc=host"
     if free < 2 * BYTES_PER_RANK:
         return CheckResult("shared memory", "error", message, fix)
-    return (
-        CheckResult("shared memory", "warning", message, fix) if free < GIB else ok("shared memory", message)
-    )
+    return CheckResult("shared memory", "warning", message, fix) if free < GIB else ok("shared memory", message)
 
 
 def limits() -> Iterator[CheckResult]:
@@ -92,9 +90,7 @@ def disk(output: Path) -> Iterator[CheckResult]:
     message = f"{folder} has {format_bytes(free)} free"
     if free < _ENOUGH_DISK:
         status: Status = "error" if free < _LEAST_DISK else "warning"
-        yield CheckResult(
-            "output", status, message, f"Make room: a checkpoint takes 14 bytes per parameter. {fix}"
-        )
+        yield CheckResult("output", status, message, f"Make room: a checkpoint takes 14 bytes per parameter. {fix}")
     else:
         yield ok("output", message)
     speed = _PROBE_BYTES / max(seconds, 1e-9)

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import inspect
 import json
-import math
-import shlex
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from contextlib import suppress
+
+from pydantic import BaseModel, FiniteFloat, ValidationError
 
 from zerokit.doctor import interfaces
 from zerokit.doctor.host import FINDS_ITSELF, NAME_ITS_ADDRESS
 from zerokit.doctor.result import CheckResult, ok
+from zerokit.doctor.scripts import run_script
 from zerokit.extras import PACKAGES, package_versions, version_differences
+from zerokit.tables import table_of
 
 _PATIENCE = 30
 """Timeout in seconds for one machine."""
@@ -45,10 +47,8 @@ print("zerokit:" + json.dumps(answer))
 )
 
 
-class _Answer(NamedTuple):
-    """The answer of one machine."""
-
-    time: float
+class _Answer(BaseModel):
+    time: FiniteFloat
     """Seconds since 1970."""
     python: str
     versions: dict[str, str]
@@ -66,7 +66,6 @@ def hosts(names: Sequence[str], paths: Sequence[str]) -> Iterator[CheckResult]:
     """Check each machine of a hostfile.
 
     Args:
-        names: the machines.
         paths: absolute paths that each machine needs: this folder, data, model.
     """
     answers: list[_Answer] = []
@@ -82,7 +81,8 @@ def hosts(names: Sequence[str], paths: Sequence[str]) -> Iterator[CheckResult]:
                 yield answer
             else:
                 answers.append(answer)
-                yield from _host(name, answer, max(answer.time - end, begin - answer.time, 0.0))
+                problems = list(_problems(name, answer, max(answer.time - end, begin - answer.time, 0.0)))
+                yield from problems or [ok(f"host {name}", "same versions and paths, clocks agree")]
     if len(answers) == len(names) > 1:
         yield from _interface(names, answers)
 
@@ -101,117 +101,53 @@ def _interface(names: Sequence[str], answers: Sequence[_Answer]) -> Iterator[Che
         return
     others = [name for name, answer in zip(names, answers, strict=True) if not _is_this_machine(answer)]
     # This machine's own name may resolve to itself for ssh too.
-    used = {
-        interfaces.reaching(others[0]) if _is_this_machine(one) and others else one.interface
-        for one in answers
-    }
+    used = {interfaces.reaching(others[0]) if _is_this_machine(one) and others else one.interface for one in answers}
     first = next(iter(used))
     if len(used) == 1 and first is not None and first != "lo":
         # NCCL treats a name without "=" as a prefix; gloo's is exact.
         variables = {"GLOO_SOCKET_IFNAME": first, "NCCL_SOCKET_IFNAME": f"={first}"}
-        message = (
-            f"all machines reach each other by {first}; 'launch-script --doctor FILE' makes a run use it"
-        )
+        message = f"all machines reach each other by {first}; 'launch-script --doctor FILE' makes a run use it"
         yield CheckResult("interface", "ok", message, variables=variables)
 
 
-def _host(name: str, answer: _Answer, away: float) -> Iterator[CheckResult]:
+def _problems(name: str, answer: _Answer, away: float) -> Iterator[CheckResult]:
     """Problems of a machine whose clock is `away` seconds off."""
     what = f"host {name}"
-    fine = True
     if away > _WARN_SECONDS:
         message = f"its clock is off by {away:.0f} s"
         fix = "Set it: timedatectl set-ntp true, or chronyc makestep"
         yield CheckResult(what, "error" if away > _ERROR_SECONDS else "warning", message, fix)
-        fine = False
     own = {"python": sys.version.split()[0], **package_versions()}
     theirs = {"python": answer.python, **answer.versions}
     if others := version_differences(theirs, own, "here"):
         fix = "Install the same on all: pip freeze here, pip install -r there"
         yield CheckResult(what, "error", f"has other versions: {others}", fix)
-        fine = False
     if answer.missing:
         message = f"lacks {', '.join(answer.missing)}"
         yield CheckResult(what, "error", message, "Copy it there, or mount the same folder on all machines")
-        fine = False
-    if _resolves_to_itself(answer) and not _is_this_machine(
-        answer
-    ):  # host.network reports it for this machine
+    if _resolves_to_itself(answer) and not _is_this_machine(answer):  # host.network reports it for this machine
         message = f"its name '{answer.name}' leads to {', '.join(answer.leads)} there, {FINDS_ITSELF}"
         yield CheckResult(what, "error", message, NAME_ITS_ADDRESS)
-        fine = False
-    if fine:
-        yield ok(what, "same versions and paths, clocks agree")
 
 
-def _read(text: str) -> _Answer | None:
-    """Parse the answer of `_ASK`; None for other output."""
-    try:
-        answer = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    match answer:
-        case {
-            "time": float(now),
-            "python": str(python),
-            "versions": dict(found),
-            "missing": list(missing),
-            "name": str(name),
-            "leads": list(leads),
-            "interface": str() | None as interface,
-        }:
-            words = (*found.values(), *missing, *leads)
-            whole = math.isfinite(now) and all(isinstance(one, str) for one in words)
-            return _Answer(now, python, found, missing, name, leads, interface) if whole else None
-    return None
-
-
-_SSH_FIXES = {
-    "Could not resolve hostname": "Give the name an address in /etc/hosts or ~/.ssh/config, or write the "
-    "address into the hostfile",
-    "Connection refused": "Start sshd there, or name its port in ~/.ssh/config",
-    "Permission denied": "Set up a key without a password",
-    "Host key verification failed": "Log in once by hand to accept its key",
-    "timed out": "See that the machine is on and no firewall is between",
-    "No route to host": "See that the machine is on and in the same network",
-    "Network is unreachable": "See that this machine has a network",
-}
+_SSH_FIXES: Mapping[str, str] = table_of(__file__)
 """Words of ssh (OpenSSH ssh.c, sshconnect.c, and libc's errors) -> what to do."""
-
-
-def ssh_command(name: str, line: str) -> list[str]:
-    """The ssh command that runs a line on a machine without asking for a password."""
-    return ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "--", name, line]
 
 
 def _ask(name: str, paths: Sequence[str]) -> _Answer | CheckResult:
     what = f"host {name}"
-    # ssh passes one line to the remote shell.
-    line = shlex.join([sys.executable, "-P", "-c", _ASK, ",".join(PACKAGES), json.dumps(list(paths))])
     try:
-        done = subprocess.run(
-            ssh_command(name, line),
-            capture_output=True,
-            timeout=_PATIENCE,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
+        found = run_script(_ASK, ",".join(PACKAGES), json.dumps(list(paths)), patience=_PATIENCE, host=name)
     except FileNotFoundError:
-        return CheckResult(
-            what, "error", "no ssh on this machine", "apt install openssh-client, or start without ssh"
-        )
+        return CheckResult(what, "error", "no ssh on this machine", "apt install openssh-client, or start without ssh")
     except subprocess.TimeoutExpired:
         fix = f"Try: ssh -o BatchMode=yes {name} true"
         return CheckResult(what, "error", f"ssh did not answer in {_PATIENCE} s", fix)
-    for text in done.stdout.decode(errors="replace").splitlines():
-        if text.startswith("zerokit:"):
-            if (answer := _read(text.removeprefix("zerokit:"))) is not None:
-                return answer
-            break
-    last = (done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-    if done.returncode == 255:
-        fix = next((fix for words, fix in _SSH_FIXES.items() if words in last), "Find out why")
+    with suppress(ValidationError):
+        return _Answer.model_validate(found.value, strict=True)
+    if found.exit_code == 255:
+        fix = next((fix for words, fix in _SSH_FIXES.items() if words in found.error), "Find out why")
         fix += f", then try: ssh -o BatchMode=yes {name} true"
-        return CheckResult(what, "error", f"ssh does not reach it: {last}", fix)
+        return CheckResult(what, "error", f"ssh does not reach it: {found.error}", fix)
     fix = "Give all machines the same environment at the same path"
-    return CheckResult(what, "error", f"{sys.executable} does not run there: {last}", fix)
+    return CheckResult(what, "error", f"{sys.executable} does not run there: {found.error}", fix)

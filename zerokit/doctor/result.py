@@ -11,8 +11,6 @@ Status = Literal["ok", "warning", "error", "not checked"]
 
 @dataclass(frozen=True)
 class CheckResult:
-    """The result of one check."""
-
     name: str
     status: Status
     message: str

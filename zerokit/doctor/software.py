@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
@@ -18,6 +17,7 @@ from zerokit.distributed.extensions import NINJA, own_ninja
 from zerokit.distributed.nvme import INSTALL_LIBAIO
 from zerokit.distributed.process_table import process_with
 from zerokit.doctor.result import CheckResult, Status, not_checked, ok
+from zerokit.doctor.scripts import run_script
 from zerokit.extras import install_command, package_versions
 
 _OLDEST_PYTHON = (3, 11)
@@ -31,7 +31,7 @@ import json, torch
 cuda = torch.cuda.is_available()
 gpus = [torch.cuda.get_device_properties(n) for n in range(torch.cuda.device_count())] if cuda else []
 nccl = torch.cuda.nccl.version() if cuda and torch.distributed.is_nccl_available() else ()
-print(json.dumps({
+print("zerokit:" + json.dumps({
     "build": torch.version.cuda or torch.version.hip or "",
     "gpus": [[gpu.name, gpu.total_memory, f"sm_{gpu.major}{gpu.minor}"] for gpu in gpus],
     "arches": torch.cuda.get_arch_list() if cuda else [],
@@ -49,7 +49,7 @@ except LaunchError as error:
     answer = {"problem": error.message}
 except Exception as error:
     answer = {"problem": f"DeepSpeed failed to look for it: {type(error).__name__}: {error}"}
-print(json.dumps(answer))
+print("zerokit:" + json.dumps(answer))
 """
 
 
@@ -75,25 +75,13 @@ def ask_torch() -> dict[str, Any] | str:
 
 
 def _ask(script: str, package: str) -> dict[str, Any] | str:
-    """Run a script in a separate process and parse its last line; or the reason of its failure.
-
-    It imports nothing from the current folder, which may be untrusted.
-    """
+    """The answer of a script in a separate process, or the reason of its failure."""
     try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", script],
-            capture_output=True,
-            text=True,
-            timeout=_PATIENCE,
-            check=False,
-        )
+        found = run_script(script, patience=_PATIENCE)
     except subprocess.TimeoutExpired:
         return f"asking {package} took more than {_PATIENCE} s"
-    if done.returncode != 0:
-        last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        return f"asking {package} failed: {last[0]}"
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return answer
+    answer: dict[str, Any] | None = found.value
+    return f"asking {package} failed: {found.error}" if answer is None else answer
 
 
 def gpus(answer: dict[str, Any] | str) -> Iterator[CheckResult]:
@@ -124,9 +112,7 @@ def gpus(answer: dict[str, Any] | str) -> Iterator[CheckResult]:
     else:
         yield ok("GPUs", f"{len(answer['gpus'])} of {names}, CUDA {build}")
     if len({(name, memory) for name, memory, _ in answer["gpus"]}) > 1:
-        yield CheckResult(
-            "GPUs", "warning", f"of several kinds: {names}", "Choose some by CUDA_VISIBLE_DEVICES"
-        )
+        yield CheckResult("GPUs", "warning", f"of several kinds: {names}", "Choose some by CUDA_VISIBLE_DEVICES")
     if answer["nccl"]:
         yield ok("NCCL", answer["nccl"])
     else:
@@ -158,9 +144,7 @@ def compiler(*, needed: bool) -> Iterator[CheckResult]:
     else:
         yield _compiler_age(path, status)
     if not Path(sysconfig.get_path("include"), "Python.h").is_file():
-        yield CheckResult(
-            "headers", status, f"Python's C headers are missing, {why}", "apt install python3-dev"
-        )
+        yield CheckResult("headers", status, f"Python's C headers are missing, {why}", "apt install python3-dev")
     if own_ninja() is None and shutil.which(NINJA) is None:
         yield CheckResult("ninja", status, f"no ninja, {why}", "pip install ninja")
 

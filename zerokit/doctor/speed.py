@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 from typing import NamedTuple
 
 from zerokit.distributed.ranks import free_port
-from zerokit.doctor.hosts import ssh_command
 from zerokit.doctor.result import CheckResult, not_checked, ok
+from zerokit.doctor.scripts import run_script
 from zerokit.errors import ZerokitError
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.costs.card_costs import CardCosts
@@ -31,8 +29,7 @@ _SLOW_ALL_REDUCE = 2.0
 """Factor over the expected time."""
 
 _WAITED = re.compile(
-    "did not answer|time[sd]?[ -]?out|connect(ion)? (was )?(closed|refused|reset)|failed to connect",
-    re.IGNORECASE,
+    "did not answer|time[sd]?[ -]?out|connect(ion)? (was )?(closed|refused|reset)|failed to connect", re.IGNORECASE
 )
 """Messages of a rank that may only have waited for another one."""
 
@@ -82,8 +79,6 @@ dist.barrier()
 
 
 class Measured(NamedTuple):
-    """Measurements of one rank."""
-
     alone: float
     """Seconds of a matmul while all ranks compute."""
     together: float
@@ -103,9 +98,7 @@ def speed(machines: Mapping[str, int] | None, num_gpus: int, port: int) -> Itera
         port: of the rendezvous, on the first of several machines.
     """
     ranks = [
-        (host, local)
-        for host, count in (machines or {"": num_gpus or _CPU_RANKS}).items()
-        for local in range(count)
+        (host, local) for host, count in (machines or {"": num_gpus or _CPU_RANKS}).items() for local in range(count)
     ]
     if len(ranks) == 1:
         yield not_checked("all-reduce", "there is one rank alone")
@@ -124,9 +117,7 @@ def speed(machines: Mapping[str, int] | None, num_gpus: int, port: int) -> Itera
         rank, error = next((one for one in failed if not _WAITED.search(one[1])), failed[0])
         fix = "Fix this rank: the others waited for it"
         if _WAITED.search(error):
-            fix = (
-                f"Check that all machines know the first one as {first}, and that no firewall closes its port"
-            )
+            fix = f"Check that all machines know the first one as {first}, and that no firewall closes its port"
             fix += f" {port}" if machines else ""
         yield CheckResult("all-reduce", "error", f"{_rank_name(rank, ranks)}: {error}", fix)
         return
@@ -137,7 +128,6 @@ def judge(measured: Sequence[Measured], ranks: Sequence[tuple[str, int]]) -> Ite
     """Judge the measurements.
 
     Args:
-        measured: of each rank.
         ranks: host (empty for this machine) and local rank of each.
     """
     alone = [one.alone for one in measured]
@@ -192,24 +182,12 @@ def _rank_name(rank: int, ranks: Sequence[tuple[str, int]]) -> str:
 
 def _ask(host: str, words: list[object]) -> Measured | str:
     """The measurements of a rank, or the reason of its failure."""
-    command = [sys.executable, "-P", "-c", _MEASURE, json.dumps(words)]
     try:
-        done = subprocess.run(
-            ssh_command(host, shlex.join(command)) if host else command,
-            capture_output=True,
-            timeout=_PATIENCE + 10,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
+        found = run_script(_MEASURE, json.dumps(words), patience=_PATIENCE + 10, host=host)
+        return found.error if found.value is None else Measured(**found.value)
     except OSError as error:
         return f"{error.filename or 'it'} cannot be started here: {error.strerror}"
     except subprocess.TimeoutExpired:
         return f"did not answer in {_PATIENCE} s"
-    for line in done.stdout.decode(errors="replace").splitlines():
-        if line.startswith("zerokit:"):
-            try:
-                return Measured(**json.loads(line.removeprefix("zerokit:")))
-            except (ValueError, TypeError):
-                break
-    last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-    return last[0] if last else f"exit code {done.returncode}"
+    except TypeError:
+        return "its measurements have another form"

@@ -1,9 +1,10 @@
 """Messages and hints for usual mistakes in JSON."""
 
-from __future__ import annotations
-
 import json
 import re
+from collections.abc import Mapping
+
+from zerokit.tables import table_of
 
 CLOSER = {"{": "}", "[": "]"}
 DOUBLE_QUOTES = 'JSON needs double quotes (")'
@@ -20,17 +21,8 @@ _NAMED = re.compile(r"\$\w+|[A-Z]+(?:_(?:[A-Z0-9]+|[0-9]+(?:st|nd|rd|th)))+")
 _QUOTES = "“”„‟«»‘’‚‛`"  # noqa: RUF001 - quotation marks to find
 
 FIX_SYNTAX = "Fix the syntax there"
-NOT_JSON_WORDS = {
-    "True": "true",
-    "False": "false",
-    "None": "null",
-    "TRUE": "true",
-    "FALSE": "false",
-    "NULL": "null",
-    "yes": "true",
-    "no": "false",
-    "undefined": "null",
-}
+_TABLE = table_of(__file__)
+NOT_JSON_WORDS: Mapping[str, str] = _TABLE["not_json_words"]
 """JSON's spelling of words of other languages."""
 
 
@@ -43,18 +35,10 @@ def departure(kind: str, word: str) -> tuple[str, str]:
     """
     if kind == "bare value":
         return _bare_value(word)
-    return {
-        "comment": (
-            "a comment, which JSON does not have",
-            'Write a key "_comment" at the top of the file instead',
-        ),
-        "trailing comma": ("a comma after the last entry", "Remove it: JSON does not allow one"),
-        "missing comma": ("a comma is missing", "Add it"),
-        "bare key": (f"expected a key in double quotes, found {word}", _quoted(word)),
-        "single quotes": ("a string in single quotes", DOUBLE_QUOTES),
-        "byte-order mark": ("a byte-order mark at the start", "Save it as UTF-8 without one"),
-        "no braces": ("no braces around the whole", "Write { ... } around it"),
-    }[kind]
+    if kind == "bare key":
+        return f"expected a key in double quotes, found {word}", _quoted(word)
+    message, hint = _TABLE["departures"][kind]
+    return message, hint
 
 
 def _quoted(word: str) -> str:
@@ -63,10 +47,7 @@ def _quoted(word: str) -> str:
 
 def _bare_value(word: str) -> tuple[str, str]:
     if word in NOT_JSON_WORDS:
-        return (
-            f"'{word}' is not a value of JSON",
-            f"Write {NOT_JSON_WORDS[word]}: JSON has true, false and null",
-        )
+        return (f"'{word}' is not a value of JSON", f"Write {NOT_JSON_WORDS[word]}: JSON has true, false and null")
     if word.lstrip("+-").lower() in ("nan", "inf", "infinity"):
         return f"'{word}' is not a value of JSON", "Write a finite number, or remove the key"
     if is_scalar(word):

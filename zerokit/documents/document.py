@@ -1,7 +1,5 @@
 """Parsed data with the position of each part in its file."""
 
-from __future__ import annotations
-
 import math
 import sys
 from dataclasses import dataclass, field
@@ -59,7 +57,6 @@ class Document:
 
     @property
     def is_yaml(self) -> bool:
-        """Whether the data was read from YAML."""
         return self.text is None and bool(self.positions)
 
     def where(self, path: KeyPath = ()) -> str:

@@ -1,7 +1,5 @@
 """JSON with positions, strict or as DeepSpeed reads it."""
 
-from __future__ import annotations
-
 import json
 import re
 from bisect import bisect_right
@@ -30,18 +28,11 @@ _DECODER = json.JSONDecoder()
 
 
 def parse_json(
-    text: str,
-    name: str = "<json>",
-    *,
-    lenient: bool = False,
-    most_entries: int | None = None,
-    is_line: bool = False,
+    text: str, name: str = "<json>", *, lenient: bool = False, most_entries: int | None = None, is_line: bool = False
 ) -> Document:
     """Parse JSON.
 
     Args:
-        text: the JSON.
-        name: of its source, for errors.
         lenient: accept what DeepSpeed accepts with hjson (`DeepSpeedConfig.__init__` in
             `deepspeed/runtime/config.py`), and list it in :attr:`Document.departures`: comments, commas that
             are missing at the end of a line or follow the last entry, keys and strings without quotes or in
@@ -223,9 +214,7 @@ class _JsonParser:
             try:
                 value.encode()
             except UnicodeEncodeError:
-                self._fail(
-                    "a string with half of a character (\\ud800 to \\udfff)", "Write both halves", start
-                )
+                self._fail("a string with half of a character (\\ud800 to \\udfff)", "Write both halves", start)
         return value
 
     def _single_quoted(self) -> str:
@@ -233,9 +222,7 @@ class _JsonParser:
         match = _SINGLE_QUOTED.match(self.text, start)
         if match is None or self.text.startswith("'''", start):
             self._depart("single quotes", start, start)
-            self._fail(
-                "a string in single quotes that is not closed on its line", causes.DOUBLE_QUOTES, start
-            )
+            self._fail("a string in single quotes that is not closed on its line", causes.DOUBLE_QUOTES, start)
         self._depart("single quotes", start, match.end(), match[1])
         inner = re.sub(r'\\\'|(?<!\\)"', lambda found: "'" if found[0] == "\\'" else '\\"', match[1])
         try:
@@ -281,7 +268,6 @@ class _JsonParser:
         return self.text[self.at : self.at + 1]
 
     def _skip(self) -> None:
-        """Skip spaces and comments."""
         while True:
             match = _SPACE.match(self.text, self.at)
             assert match is not None  # the pattern matches the empty string

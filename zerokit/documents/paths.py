@@ -1,7 +1,5 @@
 """Paths into nested data: read, set, remove, and walk along them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -51,7 +49,6 @@ def with_value(data: Any, path: KeyPath, value: Any, *, replace: bool = False) -
     Args:
         data: nested dicts and lists; the copy shares all other parts.
         path: an index must be of an existing item.
-        value: the new value.
         replace: replace a value on the path that is no section, such as null.
 
     Raises:

@@ -3,8 +3,6 @@
 Two operations cost far more than their bytes: the table of numbered objects, and keys with equal hashes.
 """
 
-from __future__ import annotations
-
 import io
 import re
 from collections import OrderedDict
@@ -18,11 +16,7 @@ _RUN = re.compile(
 """Operations of a fixed length (pickletools.opcodes) that number no object above `_ALWAYS`."""
 _ALWAYS = (1 << 20) - 1
 """A number that any pickle may use: its table has 16 MiB."""
-_LENGTHS = {
-    **dict.fromkeys(b"UC\x8c\x8a", 1),
-    **dict.fromkeys(b"XTB\x8b", 4),
-    **dict.fromkeys(b"\x8d\x8e\x96", 8),
-}
+_LENGTHS = {**dict.fromkeys(b"UC\x8c\x8a", 1), **dict.fromkeys(b"XTB\x8b", 4), **dict.fromkeys(b"\x8d\x8e\x96", 8)}
 """Operations with a length of so many bytes before their content."""
 _LINES = {**dict.fromkeys(b"FILSVgpP", 1), **dict.fromkeys(b"ci", 2)}
 """Operations with so many lines."""
@@ -51,9 +45,6 @@ class PickleLimitError(ValueError):
 
 def guarded(pickled: io.BytesIO) -> io.BytesIO:
     """The same pickle with dicts and sets that check their keys; `pickled` is then at its end.
-
-    Args:
-        pickled: at the pickle's first operation.
 
     Raises:
         PickleLimitError: it numbers objects far beyond its size, or has a very long integer.

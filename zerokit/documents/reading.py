@@ -1,7 +1,5 @@
 """Reads files and pipes."""
 
-from __future__ import annotations
-
 import codecs
 import os
 import select
@@ -41,7 +39,6 @@ def read_document(
     A pipe, such as ``/dev/stdin`` or ``<(...)``, is read as JSON if its text begins with a bracket.
 
     Args:
-        path: the file.
         lenient: accept the JSON that DeepSpeed accepts (:func:`zerokit.documents.parse_json`), as always for
             ``.jsonc``.
         max_bytes: refuse larger files unread.
@@ -76,28 +73,6 @@ def _is_pipe(file: Path) -> bool:
     return file.parts[:2] in (("/", "dev"), ("/", "proc")) or not isfile(file)  # noqa: PTH113
 
 
-def is_pipe(path: Path) -> bool:
-    """Whether a path is a pipe, or an open file of this process such as ``/dev/stdin``."""
-    try:
-        return stat.S_ISFIFO(path.stat().st_mode) or _is_descriptor(path)
-    except (OSError, ValueError):
-        return False
-
-
-def copy_pipe(path: Path, folder: Path) -> Path:
-    """Copy a pipe into a file in `folder`, with the ending of its format. Returns the file.
-
-    Raises:
-        DocumentError: as :func:`read_bytes`.
-    """
-    content = read_bytes(path)
-    known = path.suffix.lower() in (*_JSON, *_YAML)
-    ending = "" if known else _JSON[0] if starts_as_json(content) else _YAML[0]
-    copy = folder / f"{path.name}{ending}"
-    copy.write_bytes(content)
-    return copy
-
-
 def _is_descriptor(path: Path) -> bool:
     """Whether a path names a file descriptor of this process."""
     return str(path) == "/dev/stdin" or str(path.parent) in ("/dev/fd", "/proc/self/fd")
@@ -108,7 +83,6 @@ def read_bytes(path: str | Path, *, max_bytes: int = MAX_BYTES, folder: Path | N
 
     Args:
         path: a file; without `folder` also a pipe such as ``<(...)``, or standard input.
-        max_bytes: the limit.
         folder: the folder that must contain the file, see :func:`unreadable_reason`; None if the user named
             the file.
 
@@ -179,8 +153,6 @@ def parse_document(
 
     Args:
         content: of the file; a byte-order mark is skipped.
-        name: of the file, for errors.
-        yaml: parse YAML instead of JSON.
         lenient: accept the JSON that DeepSpeed accepts.
         max_bytes: the limit; for YAML at most 1 MiB.
 

@@ -4,8 +4,6 @@ A model or a checkpoint may come from an archive or a clone. A link in it may le
 user, and a named pipe, a device or a file such as ``/proc/kmsg`` may block forever.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import stat
@@ -37,7 +35,6 @@ def unreadable_reason(path: Path, folder: Path | None = None) -> str | None:
     """Why a file must not be read, as the end of a sentence; None for a regular file, a folder, or no file.
 
     Args:
-        path: of the file.
         folder: must contain the file after all links are followed; None if the user named the file. Links of
             a Hub cache may lead from ``snapshots/REVISION`` to ``blobs/HASH`` of the same repository. Links
             of any folder may lead to ``models--*/blobs/HASH`` of the user's own Hub cache:
@@ -102,11 +99,7 @@ def _lies_in(path: Path, folder: Path) -> bool:
         return False
     if root.is_relative_to(repository / "snapshots"):
         return True
-    return repository.name.startswith("models--") and repository.parent == _own_hub_cache()
-
-
-def _own_hub_cache() -> Path:
-    return Path(os.path.realpath(hub_cache_folder()))
+    return repository.name.startswith("models--") and repository.parent == Path(os.path.realpath(hub_cache_folder()))
 
 
 @cache

@@ -1,7 +1,5 @@
 """Reads YAML with positions."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator
@@ -15,11 +13,6 @@ from zerokit.errors import DocumentError
 
 def parse_yaml(text: str, name: str = "<yaml>", *, most_entries: int | None = None) -> Document:
     """Parse YAML with the safe schema, plus ``1e-5`` as a number (YAML 1.1 reads it as a string).
-
-    Args:
-        text: the YAML.
-        name: of its source, for errors.
-        most_entries: maximum number of keys and items.
 
     Raises:
         DocumentError: too many entries, a syntax error or a duplicate key, with its line.
@@ -80,9 +73,7 @@ def _yaml_loader_class(name: str, most_entries: int | None) -> type[Any]:
             self.num_nodes += 1  # one for the whole, and two per entry of a mapping
             if most_entries is not None and self.num_nodes > 2 * most_entries + 1:
                 raise DocumentError(
-                    f"has more than {most_entries:,} entries",
-                    where=name,
-                    hint="Name a file of settings, not of data",
+                    f"has more than {most_entries:,} entries", where=name, hint="Name a file of settings, not of data"
                 )
             return super().compose_node(parent, index)
 
@@ -92,10 +83,7 @@ def _yaml_loader_class(name: str, most_entries: int | None) -> type[Any]:
             number = super().construct_yaml_int(node) if len(text) <= _MOST_DIGITS else math.inf
             if not fits_float(number):
                 raise yaml.constructor.ConstructorError(
-                    None,
-                    None,
-                    f"the number {shortened(text)} does not fit a float",
-                    node.start_mark,
+                    None, None, f"the number {shortened(text)} does not fit a float", node.start_mark
                 )
             return number
 

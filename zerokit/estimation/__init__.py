@@ -9,17 +9,3 @@ from zerokit.estimation.api import estimate
 from zerokit.estimation.fit import Fit, Limits, find_limits, verdict
 from zerokit.estimation.request import Question, Runs
 from zerokit.estimation.sweep import Axes, sweep
-
-__all__ = [
-    "Advice",
-    "Axes",
-    "Fit",
-    "Limits",
-    "Question",
-    "Runs",
-    "advise",
-    "estimate",
-    "find_limits",
-    "sweep",
-    "verdict",
-]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from zerokit.config.base import ZERO
-from zerokit.documents import value_at, with_value
+from zerokit.documents import KeyPath, value_at, with_value
 from zerokit.errors import ZerokitError
 from zerokit.estimation.fit import Fit, verdict
 from zerokit.estimation.request import Question, Runs
@@ -16,6 +16,7 @@ from zerokit.hardware.non_torch_memory import EXPANDABLE_SEGMENTS
 from zerokit.memory import Estimate, Lora, estimate
 from zerokit.memory.overheads import FRAGMENTATION
 from zerokit.memory.settings import settings_of
+from zerokit.models.parallelism import SEQUENCE_SIZES
 from zerokit.reporting.phases import phase_words
 from zerokit.reporting.verdicts import NEGATIVE
 from zerokit.units import format_bytes, format_span
@@ -25,7 +26,7 @@ _MOST_TIMES_THE_GPUS = 64
 _FEW = 3
 """Numbers of GPUs that are tried together with other changes."""
 _LONG_ACTIVATIONS = 0.3
-"""Share of the peak from which on sequence parallelism is mentioned."""
+"""Share of the peak from which on changes for long sequences are tried."""
 _MOST_PARTS = 64
 """Parts of a sequence down to which shorter sequences are tried."""
 _LARGE_TERM = 0.05
@@ -35,21 +36,26 @@ _WITHOUT_ACTIVATIONS = 0.8
 _USABLE = 0.98
 """Share of a card that a run may need to be called fitting by avoiding fragmentation alone."""
 
-_Apply = Callable[[Question], Question]
-
 
 @dataclass(frozen=True)
 class Change:
-    """A change of a question."""
-
     what: str
     how: str
     """What to write where."""
-    apply: _Apply
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the question -> their new values."""
+    zero_keys: Mapping[KeyPath, Any] = field(default_factory=dict)
+    """Keys in the `zero_optimization` of the question's ds_config -> their new values."""
     is_same_training: bool = True
     """Whether the same parameters are trained on as many GPUs and as many tokens."""
     seq_len: int | None = None
     """The tokens to which it shortens sequences."""
+
+    def apply(self, question: Question) -> Question:
+        question = replace(question, **self.settings)
+        for path, value in self.zero_keys.items():
+            question = replace(question, ds_config=with_value(question.ds_config, (ZERO, *path), value))
+        return question
 
 
 @dataclass(frozen=True)
@@ -78,6 +84,7 @@ class Advice:
         words = " and ".join(filter(None, (options, keys and f"{keys} in the ds_config")))
         words += " (trains adapters only)" * ("--lora-rank" in options)
         words += " (shorter sequences)" * (self.seq_len is not None)
+        words += " (a step reads fewer sequences: accumulate more of them)" * ("--sequence-parallel" in options)
         needs = format_span(self.fit.needed_low_bytes, self.fit.needed_high_bytes)
         host = self.fit.host
         known = f", and {host.span} of each host" if "offload" in words else ""
@@ -117,12 +124,12 @@ class _Search:
             return None
         return Advice(changes, fit)
 
-    def first(self, level: _Level, before: tuple[Change, ...] = ()) -> Advice | None:
+    def first(self, level: _Level) -> Advice | None:
         """The weakest change of a kind that makes the run fit."""
-        strongest = self.fit((*before, *level[-1:]))
+        strongest = self.fit(level[-1:])
         if strongest is not None and strongest.verdict != "fits":
             return None
-        found = (self.advice((*before, change)) for change in level)
+        found = (self.advice((change,)) for change in level)
         return next((one for one in found if one is not None), None)
 
     def combined(self, levels: Iterable[_Level], before: tuple[Change, ...] = ()) -> Advice | None:
@@ -142,12 +149,10 @@ class _Search:
                 return self._fewest(chosen, levels, before)
         return None
 
-    def _fewest(
-        self, chosen: list[Change], levels: list[_Level], before: tuple[Change, ...]
-    ) -> Advice | None:
+    def _fewest(self, chosen: list[Change], levels: list[_Level], before: tuple[Change, ...]) -> Advice | None:
         """The same without changes that are not needed, and with weaker ones where they are enough."""
         best = self.advice((*before, *chosen))
-        for change in list(chosen):
+        for change in chosen[::-1]:  # the most expensive first
             level = next(level for level in levels if change in level)
             place = chosen.index(change)
             for weaker in ((), *((one,) for one in level[: level.index(change)])):
@@ -160,14 +165,7 @@ class _Search:
 
 
 def advise(question: Question, answer: Estimate, fit: Fit, runs: Runs | None = None) -> list[Advice]:
-    """What makes a run fit that does not, or likely does not: single changes, else combinations.
-
-    Args:
-        question: the run.
-        answer: its estimate.
-        fit: the verdict on it.
-        runs: made the estimate.
-    """
+    """What makes a run fit that does not, or likely does not: single changes, else combinations."""
     if fit.verdict not in NEGATIVE:
         return []
     runs = runs or Runs()
@@ -176,7 +174,7 @@ def advise(question: Question, answer: Estimate, fit: Fit, runs: Runs | None = N
     levels = list(_levels(question, answer, fit))
     more_gpus = tuple(_more_gpus(question))
     adapter = tuple(_adapters(question, answer))
-    found = [search.first(level) for level in levels]
+    found = [_with_fewer_gpus(search, level, levels) or search.first(level) for level in levels]
     if not any(found):
         found = [search.combined(levels)]
     found.append(search.first(adapter) or _with_others(search, adapter, levels))
@@ -189,6 +187,14 @@ def advise(question: Question, answer: Estimate, fit: Fit, runs: Runs | None = N
     return sorted((one for one in found if one is not None), key=lambda one: one.fit.host.is_condition)
 
 
+def _with_fewer_gpus(search: _Search, level: _Level, levels: list[_Level]) -> Advice | None:
+    """Fewer GPUs for each sequence than sequence parallelism needs by itself, with changes that cost no GPUs."""
+    if (alone := search.first(level)) is None or "--sequence-parallel" not in alone.line:
+        return None
+    cheap = [other for other in levels if other and other[0].how in ("--chunked-loss", "--tiled-mlp")]
+    return _with_others(search, level[: level.index(alone.changes[0])], cheap)
+
+
 def _with_others(search: _Search, level: _Level, others: list[_Level]) -> Advice | None:
     """The weakest change of a kind that makes the run fit together with others."""
     return next((one for one in (search.combined(others, (change,)) for change in level) if one), None)
@@ -199,36 +205,43 @@ def _levels(question: Question, answer: Estimate, fit: Fit) -> Iterator[_Level]:
     run = answer.run
     stage = run.zero_stage
     if answer.activations_counted and question.chunked_loss is None:
-        yield (Change("loss in chunks", "--chunked-loss", lambda one: replace(one, chunked_loss="zerokit")),)
+        yield (Change("loss in chunks", "--chunked-loss", {"chunked_loss": "zerokit"}),)
     if answer.activations_counted:
         yield tuple(_smaller_batches(run.micro_batch_size or 1, run.gradient_accumulation_steps or 1))
     if answer.activations_counted and not question.gradient_checkpointing:
-        yield (
-            Change(
-                "gradient checkpointing",
-                "--gradient-checkpointing",
-                lambda one: replace(one, gradient_checkpointing=True),
-            ),
-        )
+        yield (Change("gradient checkpointing", "--gradient-checkpointing", {"gradient_checkpointing": True}),)
     if question.lora is not None and not question.load_in_4bit:
-        yield (Change("weights in 4 bits", "--load-in-4bit", lambda one: replace(one, load_in_4bit=True)),)
+        yield (Change("weights in 4 bits", "--load-in-4bit", {"load_in_4bit": True}),)
     if run.world_size > 1 and question.zero_stage != "none":
         yield tuple(_zero(question, "zero_stage", "stage", higher) for higher in range(stage + 1, 4))
+    if _is_long(answer):
+        if not question.tiled_mlp:
+            yield (Change("MLPs in tiles", "--tiled-mlp", {"tiled_mlp": True}),)
+        if not question.load_in_4bit:  # zerokit train refuses ZeRO-3 with it
+            yield tuple(_sequence_parallelism(question))
+        if not question.activation_offloading:
+            what = "inputs of checkpointed layers on the host"
+            yield (Change(what, "--activation-offloading", {"activation_offloading": True}),)
     if fit.host.verdict in NEGATIVE:
         yield tuple(_unpinned(question))
     elif question.zero_stage != "none":
         yield tuple(_offload(question, stage, answer))
 
 
+def _sequence_parallelism(question: Question) -> Iterator[Change]:
+    """More ranks of a node for each sequence."""
+    now, local = question.parallelism, question.cluster.local_ranks
+    for size in (size for size in SEQUENCE_SIZES if size > now.sequence and local % (size * now.tensor) == 0):
+        what, how = f"sequence parallelism over {size} GPUs", f"--sequence-parallel {size}"
+        yield Change(what, how, {"parallelism": replace(now, sequence=size)})
+
+
 def _smaller_batches(batch: int, steps: int) -> Iterator[Change]:
     for smaller in (size for size in range(batch - 1, 0, -1) if batch % size == 0):
         more = steps * batch // smaller
-
-        def apply(question: Question, smaller: int = smaller, more: int = more) -> Question:
-            return replace(question, micro_batch_size=smaller, gradient_accumulation_steps=more)
-
         how = f"--micro-batch-size {smaller} --gradient-accumulation-steps {more}"
-        yield Change(f"micro batch {smaller}", how, apply)
+        settings = {"micro_batch_size": smaller, "gradient_accumulation_steps": more}
+        yield Change(f"micro batch {smaller}", how, settings)
 
 
 def _shorter(question: Question, answer: Estimate) -> Iterator[Change]:
@@ -236,12 +249,13 @@ def _shorter(question: Question, answer: Estimate) -> Iterator[Change]:
     parts = 2
     while _is_long(answer) and answer.run.seq_len and parts <= _MOST_PARTS:
         tokens = answer.run.seq_len // parts
-
-        def apply(question: Question, tokens: int = tokens) -> Question:
-            return replace(question, seq_len=tokens)
-
-        how = f"--seq-len {tokens}"
-        yield Change(f"sequences of {tokens:,} tokens", how, apply, False, tokens)
+        yield Change(
+            f"sequences of {tokens:,} tokens",
+            f"--seq-len {tokens}",
+            {"seq_len": tokens},
+            is_same_training=False,
+            seq_len=tokens,
+        )
         parts *= 2
 
 
@@ -256,7 +270,7 @@ def _zero(question: Question, option: str, key: str, value: Any, what: str = "")
     what = what or f"ZeRO stage {value}"
     if question.ds_config is None:
         how = f"--{option.replace('_', '-')} {value}"
-        return Change(what, how, lambda one: replace(one, **{option: value}))
+        return Change(what, how, {option: value})
     written = value if key == "stage" else {"device": value}
     return _written(what, (key,), written)
 
@@ -266,38 +280,33 @@ def _written(what: str, path: tuple[str, ...], value: Any) -> Change:
     import json
 
     how = json.dumps(with_value({}, (ZERO, *path), value))[1:-1]
-
-    def apply(question: Question) -> Question:
-        return replace(question, ds_config=with_value(question.ds_config, (ZERO, *path), value))
-
-    return Change(what, how, apply)
+    return Change(what, how, zero_keys={path: value})
 
 
 def _offload(question: Question, stage: int, answer: Estimate) -> Iterator[Change]:
     """Offload to the host, of the optimizer and then of parameters, too, in the stage that it needs."""
     places = {line.name: line.where for line in answer.model_states.each}
+    parameters = _zero(question, "offload_param", "offload_param", "cpu", "parameters on the host")
     if places["optimizer states"] != "GPU":
         if places["parameters"] == "GPU" and stage == 3:
-            yield _zero(question, "offload_param", "offload_param", "cpu", "parameters on the host")
+            yield parameters
         return
     optimizer = _zero(question, "offload_optimizer", "offload_optimizer", "cpu", "optimizer on the host")
+    staged = None
     for least in sorted({max(stage, 1), max(stage, 2), 3}):
         staged = _zero(question, "zero_stage", "stage", least) if least != stage else None
-        yield _joined(*filter(None, (staged, optimizer)))
-    parameters = _zero(question, "offload_param", "offload_param", "cpu", "parameters on the host")
-    staged = _zero(question, "zero_stage", "stage", 3) if stage != 3 else None
-    yield _joined(*filter(None, (staged, optimizer, parameters)))
+        yield _joined(staged, optimizer)
+    yield _joined(staged, optimizer, parameters)
 
 
-def _joined(*changes: Change) -> Change:
-    def apply(question: Question) -> Question:
-        for change in changes:
-            question = change.apply(question)
-        return question
-
-    separator = " " if changes[0].how.startswith("--") else ", "
+def _joined(*changes: Change | None) -> Change:
+    each = [one for one in changes if one is not None]
+    separator = " " if each[0].how.startswith("--") else ", "
     return Change(
-        " and ".join(one.what for one in changes), separator.join(one.how for one in changes), apply
+        " and ".join(one.what for one in each),
+        separator.join(one.how for one in each),
+        {name: value for one in each for name, value in one.settings.items()},
+        {path: value for one in each for path, value in one.zero_keys.items()},
     )
 
 
@@ -316,34 +325,22 @@ def _more_gpus(question: Question) -> Iterator[Change]:
         number = cluster.world_size * times
         per_node = cluster.gpus_per_node if number <= cluster.gpus_per_node else cluster.local_ranks
         larger = Cluster(number, per_node, cluster.gpu, cluster.host_bytes)
-
-        def apply(question: Question, larger: Cluster = larger) -> Question:
-            return replace(question, cluster=larger)
-
-        yield Change(f"{number:,} GPUs", f"--num-gpus {number}", apply, False)
+        yield Change(f"{number:,} GPUs", f"--num-gpus {number}", {"cluster": larger}, is_same_training=False)
         times *= 2
 
 
 def _adapters(question: Question, answer: Estimate) -> Iterator[Change]:
     """LoRA in place of all parameters, which trains something else."""
-    if (
-        question.num_trainable_parameters is not None
-        or question.frozen_modules
-        or isinstance(answer.run.model, int)
-    ):
+    if question.num_trainable_parameters is not None or question.frozen_modules or isinstance(answer.run.model, int):
         return
     if any((question.lora, question.ia3, question.learned_tokens)):
         return
-    rank = f"--lora-rank {_LORA_RANK}"
-    lora = Lora(_LORA_RANK)
-    yield Change("LoRA in place of all parameters", rank, lambda one: replace(one, lora=lora), False)
+    how, settings = f"--lora-rank {_LORA_RANK}", {"lora": Lora(_LORA_RANK)}
+    yield Change("LoRA in place of all parameters", how, settings, is_same_training=False)
     if answer.run.zero_stage < 3:
-        yield Change(
-            "LoRA on weights in 4 bits in place of all parameters",
-            f"{rank} --load-in-4bit",
-            lambda one: replace(one, lora=lora, load_in_4bit=True),
-            False,
-        )
+        what = "LoRA on weights in 4 bits in place of all parameters"
+        in_4_bits = {**settings, "load_in_4bit": True}
+        yield Change(what, f"{how} --load-in-4bit", in_4_bits, is_same_training=False)
 
 
 def plain_torch(question: Question, answer: Estimate, runs: Runs) -> Estimate | None:
@@ -374,16 +371,6 @@ def advice_lines(advice: list[Advice], answer: Estimate, fit: Fit) -> Iterator[s
         yield f"  {one.line}"
     if not advice:
         yield "It does not fit with any change that zerokit estimates: take larger cards or a smaller model"
-    as_it_is = any(one.is_same_training for one in advice)
-    if _is_long(answer) and not as_it_is and answer.run.world_size > 1:
-        shorter = next((one.seq_len for one in advice if one.seq_len is not None), 0)
-        parts = (answer.run.seq_len or 0) // shorter if shorter else 0
-        over = f": over {parts} GPUs {shorter:,} tokens of a sequence are left on each, as above"
-        yield (
-            "Sequence parallelism (Ulysses, ring attention) would divide the activations among GPUs"
-            f"{over * (1 < parts <= answer.run.world_size)}. "
-            "It is not estimated: zerokit rehearse runs your script with it"
-        )
 
 
 def peak_line(answer: Estimate) -> str:

@@ -16,7 +16,7 @@ from zerokit.estimation.as_json import as_data
 from zerokit.estimation.fit import Fit, verdict
 from zerokit.estimation.request import Question, Runs
 from zerokit.hardware import GPUS_PER_NODE
-from zerokit.hardware.cluster import Cluster
+from zerokit.hardware.cluster import DATA_PARALLEL, Cluster, Parallelism
 from zerokit.hardware.gpus import some_gpu
 from zerokit.memory import Estimate, Generation, Ia3, LearnedTokens, Lora
 from zerokit.memory import estimate as estimate_run
@@ -71,10 +71,12 @@ class RunEstimate(Estimate):
 
     def table(self, *, details: bool = False) -> str:
         """What ``zerokit estimate`` prints, as text; with `details`, every term."""
-        from zerokit.estimation.table import estimate_text
+        from zerokit.estimation.table import estimate_parts
+        from zerokit.reporting.terminal import plain_lines
 
         plain = plain_torch(self.question, self, Runs())
-        return estimate_text(self, self.fit, self.advice, plain, details=details)
+        parts = estimate_parts(self, self.fit, None, self.advice, plain, details=details)
+        return "".join(f"{line}\n" for line in plain_lines(parts))
 
     def __repr__(self) -> str:
         """Model, GPUs, stage, peak and verdict, with what the verdict depends on."""
@@ -97,6 +99,7 @@ def estimate(
     *,
     num_gpus: int,
     gpus_per_node: int = GPUS_PER_NODE,
+    parallelism: Parallelism = DATA_PARALLEL,
     gpu: str | None = None,
     gpu_memory_bytes: int | None = None,
     host_memory_bytes: int | None = None,
@@ -123,6 +126,8 @@ def estimate(
     chunked_loss: ChunkedLoss | None = None,
     autocast: bool = False,
     packing: bool = False,
+    tiled_mlp: bool = False,
+    activation_offloading: bool = False,
     generation: Generation | None = None,
     loads_full_copy_per_rank: bool | None = None,
 ) -> RunEstimate:
@@ -142,7 +147,7 @@ def estimate(
     Args:
         model: a shape, or what :func:`zerokit.models.load_model_shape` accepts, or a bare number of
             parameters such as ``"7.5B"``: then only model states and buffers are counted.
-        num_gpus: data-parallel ranks, one GPU each.
+        num_gpus: ranks, one GPU each.
         gpus_per_node: GPUs of one node.
         gpu: the card, by its name (:func:`zerokit.hardware.gpus.find_gpu`); None: no verdict.
         gpu_memory_bytes: of one GPU, in place of the card's.

@@ -13,10 +13,7 @@ from zerokit.memory.settings import settings_of
 
 
 def as_data(
-    answer: Estimate,
-    fit: Fit | None = None,
-    limits: Limits | None = None,
-    advice: Sequence[Advice] = (),
+    answer: Estimate, fit: Fit | None = None, limits: Limits | None = None, advice: Sequence[Advice] = ()
 ) -> dict[str, Any]:
     """One estimate. Bytes are of one GPU or one rank, except keys with `per_node`."""
     run, states, host = answer.run, answer.model_states, answer.host
@@ -77,7 +74,6 @@ def as_data(
 
 
 def sweep_data(answers: list[tuple[Estimate, Fit | None]]) -> dict[str, Any]:
-    """Several estimates in sweep order."""
     return {"sweep": [as_data(answer, fit) for answer, fit in answers]}
 
 
@@ -86,10 +82,14 @@ def _run(answer: Estimate) -> dict[str, Any]:
     return {
         "gpu": None if run.cluster.gpu is None else run.cluster.gpu.name,
         "gpus_per_node": run.cluster.gpus_per_node,
+        "sequence_parallel": run.parallelism.sequence,
+        "tensor_parallel": run.parallelism.tensor,
         "micro_batch_size": run.micro_batch_size,
         "seq_len": run.seq_len,
         "gradient_accumulation_steps": settings.accumulation_steps,
         "gradient_checkpointing": run.gradient_checkpointing,
+        "tiled_mlp": run.tiled_mlp,
+        "activation_offloading": run.activation_offloading,
         "attention": run.attention_used,
         "attention_reason": run.attention_reason,
         "precision": settings.precision,

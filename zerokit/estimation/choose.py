@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,23 +12,14 @@ from zerokit.estimation.fit import verdict
 from zerokit.estimation.request import Question, Runs
 from zerokit.memory import estimate
 from zerokit.reporting.verdicts import judge
+from zerokit.tables import table_of
 from zerokit.units import format_bytes, format_span, quantity
 
-_SETTINGS: tuple[Mapping[str, Any], ...] = (
-    {"zero_stage": 1},
-    {"zero_stage": 2},
-    {"zero_stage": 3},
-    {"zero_stage": 2, "offload_optimizer": "cpu"},
-    {"zero_stage": 3, "offload_optimizer": "cpu"},
-    {"zero_stage": 3, "offload_optimizer": "cpu", "offload_param": "cpu"},
-)
+_TABLE = table_of(__file__)
+_SETTINGS: Sequence[Mapping[str, Any]] = _TABLE["settings"]
 """The fastest first."""
 _SEQ_LEN = 2048
-_MICRO_BATCH: Mapping[Target, str] = {
-    "trainer": "per_device_train_batch_size={} (the Trainer's default is 8)",
-    "accelerate": "a DataLoader with batch_size={}",
-    "deepspeed": "micro batch {}",
-}
+_MICRO_BATCH: Mapping[Target, str] = _TABLE["micro_batch"]
 """What the run must have, by the program that fills the micro batch if the file has "auto"."""
 
 
@@ -76,9 +67,7 @@ def assumptions(question: Question) -> str:
     """The sizes that :func:`choose_zero` assumes, in words."""
     longest = getattr(question.model, "max_position_embeddings", None) or _SEQ_LEN
     batch = _MICRO_BATCH[question.target].format(question.micro_batch_size or 1)
-    checkpointing = (
-        "gradient_checkpointing=True" if question.target == "trainer" else "gradient checkpointing"
-    )
+    checkpointing = "gradient_checkpointing=True" if question.target == "trainer" else "gradient checkpointing"
     return f"{batch}, {checkpointing} and {min(_SEQ_LEN, longest):,} tokens"
 
 

@@ -11,7 +11,7 @@ from zerokit.memory import Device, Estimate, Term
 from zerokit.memory.gpu import sizes_of_run
 from zerokit.memory.settings import settings_of
 from zerokit.reporting.phases import PHASES, phase_words
-from zerokit.reporting.terminal import show
+from zerokit.tables import table_of
 from zerokit.units import format_bytes, format_span
 
 _DEVICES: tuple[tuple[str, tuple[Device, ...]], ...] = (
@@ -26,16 +26,13 @@ _CERTAINTIES = {
 }
 
 
-class Letter(NamedTuple):
-    """The value of a letter in one run."""
+_TABLE = table_of(__file__)
+"""For each source of letters: letter -> attribute and meaning."""
 
+
+class Letter(NamedTuple):
     number: int
     meaning: str
-
-
-def print_explanation(answer: Estimate) -> None:
-    """Print the formulas on stdout."""
-    show(explanation(answer))
 
 
 def explanation(answer: Estimate) -> Iterator[str]:
@@ -103,37 +100,22 @@ def _sum(answer: Estimate) -> Iterator[str]:
 def letters_of(answer: Estimate) -> dict[str, Letter]:
     """The letters of the formulas; widths only if activations are counted."""
     settings, sizes = settings_of(answer.run), sizes_of_run(answer.run, settings_of(answer.run))
-    letters = {
-        "Φ": Letter(answer.num_parameters, "parameters"),
-        "Φₜ": Letter(answer.num_trainable_parameters, "trained parameters"),
-        "N": Letter(settings.world_size, "GPUs"),
-        "e": Letter(settings.parameter_bytes, "bytes of a parameter or an activation"),
-        "g": Letter(settings.accumulation_bytes, "bytes of a gradient while it is accumulated"),
-        "c": Letter(settings.communication_bytes, "bytes of a gradient while it is reduced"),
-        "m": Letter(settings.master_bytes, "bytes of a master weight"),
-        "k": Letter(settings.state_bytes, "bytes of the optimizer's moments of a parameter"),
-        "t": Letter(settings.temporary_bytes, "bytes of the optimizer's temporary tensors per parameter"),
-        "reduce_bucket_size": Letter(settings.reduce_bucket, "elements of a bucket of gradients"),
-    }
-    if packed := answer.model_states.parameters.packed_bytes:
-        unpacked = answer.model_states.parameters.elements
-        letters["Φ₄"] = Letter(answer.num_parameters - unpacked, "parameters in 4 bits")
+    letters = _letters("answer", answer) | _letters("settings", settings)
+    states = answer.model_states
+    if answer.run.parallelism.tensor > 1:
+        letters["Φ"] = Letter(states.parameters.elements, "parameters of a rank of tensor parallelism")
+        letters["Φₜ"] = Letter(states.gradients.elements, "trained parameters of such a rank")
+    if packed := states.parameters.packed_bytes:
+        letters["Φ₄"] = Letter(answer.num_parameters - states.parameters.elements, "parameters in 4 bits")
         letters["w"] = Letter(packed, "bytes of the weights in 4 bits")
     if sizes is not None:
-        letters |= {
-            "b": Letter(sizes.batch, "sequences of a micro batch"),
-            **_evaluated(answer),
-            "s": Letter(sizes.seq, "tokens of a sequence"),
-            "V": Letter(sizes.vocabulary, "vocabulary size"),
-            "h": Letter(sizes.h, "hidden size"),
-            "f": Letter(sizes.f, "width of the feed-forward layer"),
-            "q": Letter(sizes.q, "width of all queries"),
-            "kv": Letter(sizes.kv, "width of all keys, and of all values"),
-            "a": Letter(sizes.a, "attention heads"),
-        }
+        letters |= _letters("sizes", sizes) | _letters("run", answer.run)
+        if sizes.sequence > 1:
+            letters["s"] = Letter(sizes.seq, "tokens of a sequence on one rank")
     return letters
 
 
-def _evaluated(answer: Estimate) -> dict[str, Letter]:
-    batch = answer.run.eval_batch_size
-    return {} if batch is None else {"bₑ": Letter(batch, "sequences of a batch of evaluation")}
+def _letters(kind: str, source: object) -> dict[str, Letter]:
+    """The letters of an object's attributes, without those that are None."""
+    numbers = ((letter, getattr(source, name), meaning) for letter, (name, meaning) in _TABLE[kind].items())
+    return {letter: Letter(number, meaning) for letter, number, meaning in numbers if number is not None}

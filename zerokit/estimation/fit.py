@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import lcm
 
-from zerokit.errors import ConfigError
+from zerokit.errors import ZerokitError
 from zerokit.estimation.request import Question, Runs
 from zerokit.memory import Estimate, estimate
 from zerokit.models import ModelShape
 from zerokit.reporting.verdicts import HostFit, Verdict, host_fit, judge, worst
 
 _SEQ_MULTIPLE = 64
-"""Sequence lengths are tried in multiples of this."""
+"""Sequence lengths are tried in multiples of this, and of the ranks that share a sequence."""
 _LONGEST = 2**24
 _MOST_SEQUENCES = 2**16
 _MOST_NODES = 2**13
@@ -37,7 +38,8 @@ class Limits:
     micro_batch_size: int | None
     """The largest that certainly fits."""
     seq_len: int | None
-    """The longest multiple of 64 tokens that certainly fits, or the model's maximum."""
+    """The longest multiple of 64 tokens that certainly fits; at most the model's maximum, unless `seq_len` is
+    longer."""
     num_gpus: int | None
     """The smallest number that certainly fits."""
 
@@ -71,13 +73,13 @@ def find_limits(question: Question, gpu_memory_bytes: int, runs: Runs | None = N
 
 def _longest(question: Question, fits: Callable[..., bool]) -> int | None:
     assert isinstance(question.model, ModelShape)
-    longest = question.model.max_position_embeddings or _LONGEST
+    positions = question.model.max_position_embeddings
+    longest = positions if positions and positions >= (question.seq_len or 0) else _LONGEST
+    multiple = lcm(_SEQ_MULTIPLE, question.parallelism.sequence)
     if fits(seq_len=longest):
         return longest
-    multiples = _largest(
-        lambda number: fits(seq_len=number * _SEQ_MULTIPLE), max(1, longest // _SEQ_MULTIPLE)
-    )
-    return None if multiples is None else multiples * _SEQ_MULTIPLE
+    multiples = _largest(lambda number: fits(seq_len=number * multiple), max(1, longest // multiple))
+    return None if multiples is None else multiples * multiple
 
 
 def _largest(fits: Callable[[int], bool], most: int) -> int | None:
@@ -103,7 +105,7 @@ def _fewest(question: Question, fits: Callable[..., bool]) -> int | None:
     def possible(num_gpus: int) -> bool:
         try:
             return fits(num_gpus=num_gpus)
-        except ConfigError:
+        except ZerokitError:
             return False  # a batch or a sharding that does not divide among so many
 
     per_node = question.cluster.gpus_per_node

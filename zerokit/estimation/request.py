@@ -11,6 +11,7 @@ from zerokit.choices import OffloadDevice, OptimizerKind, Precision, Target, Zer
 from zerokit.config import DeepSpeedConfig, load_ds_config, read_ds_config
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.config.descriptions import shown
+from zerokit.config.dtypes import written_precision
 from zerokit.config.key_index import canonical
 from zerokit.config.load import as_error
 from zerokit.documents import Document, KeyPath, dotted
@@ -19,6 +20,7 @@ from zerokit.hardware import GPUS_PER_NODE
 from zerokit.hardware.cluster import Cluster
 from zerokit.memory import TrainingRun
 from zerokit.memory.optimizers import optimizer_made
+from zerokit.memory.same_object import SameObject
 from zerokit.memory.training_run import RunOptions
 from zerokit.resolving.auto_word import autos, is_dropped
 from zerokit.resolving.run import Run
@@ -47,8 +49,6 @@ class Question(RunOptions):
     """Where parameters are kept instead of the GPU, in stage 3."""
     precision: Precision | None = None
     """None: the ds_config's; bf16 if it has none, or "auto"."""
-    target: Target = "trainer"
-    """The program that hands the config to DeepSpeed and fills "auto"."""
 
     @property
     def without_deepspeed(self) -> bool:
@@ -66,7 +66,9 @@ class Question(RunOptions):
     def run(self, given: Mapping[str, Any] | None = None) -> Run:
         """The run for `resolving`, with the arguments that the target gets."""
         shape = None if isinstance(self.model, int) else self.model
-        return Run(target=self.target, cluster=self.cluster, model=shape, given=given or {})
+        return Run(
+            target=self.target, cluster=self.cluster, parallelism=self.parallelism, model=shape, given=given or {}
+        )
 
 
 @dataclass
@@ -75,6 +77,7 @@ class Runs:
 
     _documents: dict[int, Document] = field(default_factory=dict)
     _checked: set[tuple[object, ...]] = field(default_factory=set)
+    _resolved: dict[tuple[object, ...], tuple[Document, Resolution, DeepSpeedConfig]] = field(default_factory=dict)
 
     def training_run(self, question: Question) -> TrainingRun:
         """Make the run of a question.
@@ -84,17 +87,10 @@ class Runs:
                 described twice.
         """
         question.cluster.check_nodes()
+        question.parallelism.data_ranks(question.cluster.world_size)
         if question.without_deepspeed:
             question = _without_deepspeed(question)
-        document = self._document(question)
-        resolution = _resolve(document, question)
-        if resolution.refused:
-            raise ConfigError(
-                resolution.refused[0].message,
-                where=document.name,
-                hint=resolution.refused[0].hint or "Fix the ds_config, or name another --target",
-            )
-        config = load_ds_config({k: v for k, v in resolution.config.items() if k not in _NOT_FOR_MEMORY})
+        document, resolution, config = self._resolution(question)
         sizes = {str(value.path[0]): value for value in resolution.values if len(value.path) == 1}
         options = {one.name: getattr(question, one.name) for one in fields(RunOptions)}
         options |= {
@@ -117,6 +113,26 @@ class Runs:
             notes=tuple(notes),
             without_deepspeed=question.without_deepspeed,
         )
+
+    def _resolution(self, question: Question) -> tuple[Document, Resolution, DeepSpeedConfig]:
+        """The ds_config of a question, as it is written, resolved, and read. Raises ConfigError."""
+        key = (
+            *(SameObject(question.ds_config), SameObject(question.model), question.cluster, question.target),
+            *(question.zero_stage, question.offload_optimizer, question.offload_param, question.precision),
+            *(question.micro_batch_size, question.gradient_accumulation_steps, question.parallelism),
+        )
+        if key not in self._resolved:
+            document = self._document(question)
+            resolution = _resolve(document, question)
+            if resolution.refused:
+                raise ConfigError(
+                    resolution.refused[0].message,
+                    where=document.name,
+                    hint=resolution.refused[0].hint or "Fix the ds_config, or name another --target",
+                )
+            read = {k: v for k, v in resolution.config.items() if k not in _NOT_FOR_MEMORY}
+            self._resolved[key] = document, resolution, load_ds_config(read)
+        return self._resolved[key]
 
     def settings(self, question: Question) -> dict[str, Any]:
         """The ds_config of a question as it is written, with the sizes of the question."""
@@ -191,16 +207,14 @@ def _runs_with_auto(target: Target, path: KeyPath) -> bool:
 def _notes(document: Document, question: Question, resolution: Resolution) -> Iterator[str]:
     """What was assumed: DeepSpeed's defaults for "auto", and the precision."""
     is_open = question.ds_config is not None and question.precision is None
-    if is_open and question.target == "trainer" and _precision_in(document.data) is None:
+    if is_open and question.target == "trainer" and written_precision(document.data) is None:
         yield (
             "bf16 is assumed, as zerokit train does where nothing names a precision. The Trainer without "
             "--bf16 or --fp16 trains in fp32; --precision sets yours"
         )
     values = {value.path: value.value for value in resolution.values}
     dropped = [path for path in autos(document.data) if _runs_with_auto(question.target, path)]
-    defaults = [
-        f"{dotted(path).removeprefix(_SECTION)} {shown(values.get(canonical(path)))}" for path in dropped
-    ]
+    defaults = [f"{dotted(path).removeprefix(_SECTION)} {shown(values.get(canonical(path)))}" for path in dropped]
     if defaults:
         yield f'DeepSpeed drops "auto" and uses its defaults: {", ".join(defaults)}'
 
@@ -267,7 +281,7 @@ def _resolve(document: Document, question: Question) -> Resolution:
         return resolve_settled(document, run)
     given: dict[str, Any] = {}
     if question.target == "accelerate":
-        precision = question.precision or _precision_in(document.data) or "bf16"
+        precision = question.precision or written_precision(document.data) or "bf16"
         given["mixed_precision"] = "no" if precision == "fp32" else precision
         for name, size in (
             ("batch_size", question.micro_batch_size),
@@ -276,18 +290,6 @@ def _resolve(document: Document, question: Question) -> Resolution:
             if size is not None:
                 given[name] = size
     return resolve(document, question.run(given))
-
-
-def _precision_in(data: Mapping[str, Any]) -> Precision | None:
-    """The precision that a ds_config sets; None if it is open."""
-    enabled = {
-        name: data[name].get("enabled") for name in ("bf16", "fp16") if isinstance(data.get(name), dict)
-    }
-    if enabled.get("bf16") is True:
-        return "bf16"
-    if enabled.get("fp16") is True:
-        return "fp16"
-    return "fp32" if enabled and "auto" not in enabled.values() else None
 
 
 def _size(values: Mapping[str, Value], key: str, name: str) -> int:

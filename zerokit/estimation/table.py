@@ -1,4 +1,4 @@
-"""Prints an estimate on the terminal."""
+"""An estimate for the terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from zerokit.memory import Estimate, Term
 from zerokit.memory.settings import settings_of
 from zerokit.reporting.phases import phase_words
 from zerokit.reporting.tables import table
-from zerokit.reporting.terminal import plain_lines, show
 from zerokit.reporting.verdicts import NEGATIVE, SHORT, judge, verdict_line
 from zerokit.units import GIB, format_bytes, format_count, format_span, quantity
 
@@ -26,59 +25,20 @@ REHEARSE = "zerokit rehearse runs the real script where an estimate is not enoug
 NO_VERDICT = "No verdict: name a card with --gpu, or its memory with --gpu-memory"
 
 
-def print_estimate(
-    answer: Estimate,
-    fit: Fit | None = None,
-    limits: Limits | None = None,
-    advice: list[Advice] | None = None,
-    plain: Estimate | None = None,
-    *,
-    details: bool = False,
-) -> None:
-    """Print one estimate on stdout: the verdict and one table, with `details` every term.
-
-    Args:
-        answer: the estimate.
-        fit: the verdict on it.
-        limits: the largest sizes that fit.
-        advice: what makes it fit.
-        plain: the same run without DeepSpeed, to compare with.
-        details: whether to print every term.
-    """
-    show(_parts(answer, fit, limits, advice or [], plain, details))
-
-
-def estimate_text(
-    answer: Estimate,
-    fit: Fit | None,
-    advice: list[Advice],
-    plain: Estimate | None,
-    *,
-    details: bool = False,
-) -> str:
-    """What :func:`print_estimate` prints, as it is without a terminal."""
-    return "".join(f"{line}\n" for line in plain_lines(_parts(answer, fit, None, advice, plain, details)))
-
-
-def print_sweep(answers: list[tuple[Estimate, Fit | None]], varied: tuple[str, ...]) -> None:
-    """Print several estimates on stdout: the verdict, then one line each with the sizes that differ first."""
-    show(_sweep_parts(answers, varied))
-
-
-def _parts(
+def estimate_parts(
     answer: Estimate,
     fit: Fit | None,
     limits: Limits | None,
     advice: list[Advice],
     plain: Estimate | None,
+    *,
     details: bool,
 ) -> Iterator[Part]:
+    """One estimate: the verdict and one table, with `details` every term."""
     if fit is None:
         yield NO_VERDICT
     else:
-        yield verdict_line(
-            fit.verdict, fit.needed_low_bytes, fit.needed_high_bytes, fit.gpu_memory_bytes, fit.host
-        )
+        yield verdict_line(fit.verdict, fit.needed_low_bytes, fit.needed_high_bytes, fit.gpu_memory_bytes, fit.host)
     yield heading(answer)
     yield ""
     if details:
@@ -101,23 +61,20 @@ def _all_tables(answer: Estimate) -> Iterator[Part]:
     yield _states(answer)
     yield _memory(answer)
     yield _phases(answer)
-    yield _terms(
-        f"What makes the peak, in {phase_words(answer.device.peak_phase)}", answer.device.terms_at_peak
-    )
+    yield _terms(f"What makes the peak, in {phase_words(answer.device.peak_phase)}", answer.device.terms_at_peak)
     host = answer.host.terms_at_peak
     if host:
         yield _terms(f"On the host, one rank, in {phase_words(answer.host.peak_phase)}", host)
     if answer.nvme.per_rank_bytes:
         yield _terms("On NVMe, one rank", answer.terms_of("nvme"))
-    yield from _overheads(answer)
+    for term in answer.overheads:
+        yield f"Not included above (a guess): {term.name}, {format_span(term.low, term.high)}; {term.source}"
 
 
 def _summary(answer: Estimate) -> Part:
     """Return one table: model states as the ZeRO paper counts them, then what torch allocates."""
     device, host = answer.device, answer.host
-    states: list[Cells] = [
-        (line.name, line.bytes, line.symbols, line.where) for line in answer.model_states.each
-    ]
+    states: list[Cells] = [(line.name, line.bytes, line.symbols, line.where) for line in answer.model_states.each]
     outside = format_span(answer.device_low_bytes, answer.device_high_bytes)
     memory: list[Cells] = [
         ("GPU, peak", device.peak_bytes, "", f"in {phase_words(device.peak_phase)}"),
@@ -144,6 +101,7 @@ def heading(answer: Estimate, without: tuple[str, ...] = ()) -> str:
     if run.world_size > run.cluster.gpus_per_node:
         gpus += f", {run.cluster.gpus_per_node} per node"
     words = [] if "zero_stage" in without else [run.sharding]
+    words += [f"{name} parallelism over {size}" for name, size in vars(run.parallelism).items() if size > 1]
     words += ["fp32 weights under autocast" if run.autocast else settings.precision, settings.optimizer.name]
     for what, device in (("optimizer", settings.offload_optimizer), ("parameters", settings.offload_param)):
         if device != "none":
@@ -161,7 +119,9 @@ def heading(answer: Estimate, without: tuple[str, ...] = ()) -> str:
         forced = run.attention is None and run.attention_used != "sdpa"
         words.append(f"{run.attention_used} attention{f' ({run.attention_reason})' * forced}")
         if run.gradient_checkpointing:
-            words.append("gradient checkpointing")
+            words.append("gradient checkpointing" + " on the host" * run.activation_offloading)
+        if run.tiled_mlp:
+            words.append("tiled MLP")
     if settings.accumulation_steps > 1:
         words.append(f"accumulation over {settings.accumulation_steps}")
     return f"{model}{gpus}: {', '.join(words)}"
@@ -169,9 +129,7 @@ def heading(answer: Estimate, without: tuple[str, ...] = ()) -> str:
 
 def _states(answer: Estimate) -> Part:
     lines = answer.model_states.each
-    rows: list[Cells] = [
-        (line.name, line.symbols, line.numbers, line.gpu_bytes, line.where) for line in lines
-    ]
+    rows: list[Cells] = [(line.name, line.symbols, line.numbers, line.gpu_bytes, line.where) for line in lines]
     formula = " + ".join(line.symbols for line in lines)
     rows.append(("on the GPU", "", "", answer.model_states.total_bytes, ""))
     return table(f"Model states, {formula} bytes", ["", "Formula", "Numbers", "One GPU", "Where"], rows)
@@ -189,9 +147,7 @@ def _memory(answer: Estimate) -> Part:
         ("  of it pinned", host.per_node_pinned_bytes, "", ""),
     ]
     if answer.nvme.per_node_bytes:
-        rows.append(
-            ("NVMe, one node", answer.nvme.per_node_bytes, answer.nvme.per_node_bytes, _ranks(answer))
-        )
+        rows.append(("NVMe, one node", answer.nvme.per_node_bytes, answer.nvme.per_node_bytes, _ranks(answer)))
     return table("Memory", ["", "Peak", "Between steps", ""], rows)
 
 
@@ -213,8 +169,7 @@ def _terms(title: str, terms: Iterable[Term]) -> Part:
     total = sum(term.bytes for term in held)
     shown, rest = held[:_MOST_LINES], held[_MOST_LINES:]
     rows: list[Cells] = [
-        (term.name, term.bytes, f"{term.bytes / total:.1%}", term.certainty, _short(term.symbols))
-        for term in shown
+        (term.name, term.bytes, f"{term.bytes / total:.1%}", term.certainty, _short(term.symbols)) for term in shown
     ]
     if rest:
         size = sum(term.bytes for term in rest)
@@ -224,11 +179,6 @@ def _terms(title: str, terms: Iterable[Term]) -> Part:
 
 def _short(symbols: str) -> str:
     return symbols if len(symbols) <= _LONGEST_FORMULA else "see --explain"
-
-
-def _overheads(answer: Estimate) -> Iterator[str]:
-    for term in answer.overheads:
-        yield f"Not included above (a guess): {term.name}, {format_span(term.low, term.high)}; {term.source}"
 
 
 def _without_deepspeed(plain: Estimate) -> str:
@@ -271,7 +221,8 @@ def _notes(answer: Estimate) -> Iterator[str]:
         yield f"Hint: {REHEARSE}"
 
 
-def _sweep_parts(answers: list[tuple[Estimate, Fit | None]], varied: tuple[str, ...]) -> Iterator[Part]:
+def sweep_parts(answers: list[tuple[Estimate, Fit | None]], varied: tuple[str, ...]) -> Iterator[Part]:
+    """Several estimates: the verdict, then one line each with the sizes that differ first."""
     first, fit = answers[0]
     yield from _verdicts(answers)
     yield heading(first, without=varied)
@@ -289,13 +240,7 @@ def _sweep_parts(answers: list[tuple[Estimate, Fit | None]], varied: tuple[str, 
         yield "Hint: No setting certainly fits. For advice give one setting"
 
 
-SIZES = {
-    "gpu": "GPU",
-    "zero_stage": "ZeRO",
-    "num_gpus": "GPUs",
-    "micro_batch_size": "Batch",
-    "seq_len": "Tokens",
-}
+SIZES = {"gpu": "GPU", "zero_stage": "ZeRO", "num_gpus": "GPUs", "micro_batch_size": "Batch", "seq_len": "Tokens"}
 """Sizes that can vary, with their column heads."""
 
 

@@ -1,29 +1,22 @@
 """The meaning of exit codes, in each launcher's notation of signals."""
 
-from __future__ import annotations
-
-import json
 import re
 import signal
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from zerokit.errors import ZerokitError
 from zerokit.exits.causes import with_advice
+from zerokit.tables import table_of
 
 
 class Meaning(NamedTuple):
-    """The meaning of a code."""
-
     message: str
     fix: str
     in_log: bool = False
     """Whether a log has better information."""
 
 
-_TABLE: dict[str, dict[str, dict[str, Any]]] = json.loads(
-    Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
-)
+_TABLE: dict[str, dict[str, dict[str, Any]]] = table_of(__file__)
 
 _READ_LOG = "Read the log above"
 _MOST = 64
@@ -63,7 +56,6 @@ def signal_of(code: int) -> str | None:
 
 
 def meaning(code: int) -> Meaning:
-    """The meaning of an exit code."""
     name = signal_of(code)
     if name is not None:
         row = _TABLE["signals"].get(name, {"message": "ended by that signal", "fix": _READ_LOG})

@@ -1,7 +1,5 @@
 """Explains why a run died: finds the line that is closest to the cause."""
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -13,7 +11,6 @@ from typing import Any
 from zerokit.errors import PreemptedError, visible
 from zerokit.exits import flight_recorder, gloo, gpu_memory, nccl, tracebacks
 from zerokit.exits.causes import (
-    ADVICE,
     CAUSES,
     EMPTY_TENSOR,
     EXCEPTIONS,
@@ -37,6 +34,7 @@ from zerokit.exits.libraries import where_to_look
 from zerokit.exits.log import Log
 from zerokit.exits.log_lines import is_below_frame, is_quoted
 from zerokit.exits.progress import PROGRESS, attempt, lines_of_progress, most_late, world_size
+from zerokit.tables import table_of
 from zerokit.units import quantity
 
 _MAX_WIDTH = 300
@@ -74,17 +72,8 @@ _HOST_MEMORY = "host-memory"
 _BY_FRAMES = (OUT_OF_MEMORY, GPU_TAKEN, EMPTY_TENSOR, ZERO_INIT, LOST_RANK)
 """Causes whose details are in the traceback."""
 _ELASTIC = "torch/distributed/elastic/"
-_LOADED_IN_ZERO_INIT: dict[str, Any] = {
-    "message": "from_pretrained() was called inside deepspeed.zero.Init(): it sees weights that are "
-    "already partitioned",
-    "fix": with_advice("That does not work: <NO_ZERO_INIT>"),
-}
 _STOP_SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP")
 """Signals of launchers, schedulers and users, which end a run that another rank has failed."""
-_HANG_HINT = (
-    ". The log shows no step: if the run hung from its start, 'zerokit doctor' finds the lock of "
-    "a killed compiler, for which torch waits without a message"
-)
 _LOCK_WAIT = re.compile(r"\bwaiting for (?P<lock>/[^\n]{1,400}/lock) to go: remove it")
 """Message of `distributed/extensions` while it waits for a lock of zerokit's extensions."""
 _TRAINED = re.compile(r"['\"]train_runtime['\"]: ")
@@ -95,14 +84,12 @@ _FIRST_FAILED = re.compile(
     r"Root Cause \(first observed failure\):(?:[^\n]{0,200}\n){1,5}?[^\n]{0,60}rank {1,8}: (\d{1,7})"
 )
 """torchrun's report of the rank that failed first."""
-_LAUNCHER_LOG = (
-    "The log has only the launcher's output. To get that of the ranks: deepspeed "
-    "--enable_each_rank_log DIR, torchrun --log-dir DIR --redirects 3"
-)
-_FIND_SENDER = (
-    "If no rank failed before, find what ended it: sacct -j JOB -o State,End, kubectl describe "
-    "pod POD, or the platform's own log"
-)
+_TEXTS = table_of(__file__)
+
+
+def _answer(name: str) -> dict[str, Any]:
+    """Message and fix of an answer of the table."""
+    return {**_TEXTS[name], "fix": with_advice(_TEXTS[name]["fix"])}
 
 
 @dataclass(frozen=True)
@@ -153,12 +140,7 @@ def explain_code(code: int) -> Explanation:
 
 
 def explain_log(log: Log, settings: Settings | None = None) -> Explanation:
-    """Explain why the run of a log died; the cause is ``unknown`` if the log does not show it.
-
-    Args:
-        log: of the run.
-        settings: of the run, if known.
-    """
+    """Explain why the run of a log died; the cause is ``unknown`` if the log does not show it."""
     text = log.text
     events = [*_known_causes(log)]
     events += _exceptions(log, events)
@@ -192,9 +174,9 @@ def explain_log(log: Log, settings: Settings | None = None) -> Explanation:
         message = f"{first.message}: it was {who}"
     fix = first.fix
     if first.is_in_log and "(SIGTERM)" in first.message:
-        fix = _FIND_SENDER
+        fix = _TEXTS["find_sender"]
     elif first.is_in_log and all(event.cause == EXIT_CODE for event in events):
-        fix = _LAUNCHER_LOG
+        fix = _TEXTS["launcher_log"]
     hang = _hang_hint(log) if _is_stop(first) else ""
     also = (
         *(_other_zerokit_errors(first, left, log) if first.cause == ZEROKIT else ()),
@@ -302,9 +284,10 @@ def _with_details(event: _Event, log: Log, settings: Settings | None) -> _Event:
         # Under transformers' own ZeRO-3 no weights are initialized in from_pretrained.
         is_init = event.cause == ZERO_INIT or _has(above, "in _init_weights")
         is_loading = _has(above, "in from_pretrained") or _has(above, ".from_pretrained(")
-        return replace(event, cause=ZERO_INIT, **_LOADED_IN_ZERO_INIT) if is_init and is_loading else event
+        return replace(event, cause=ZERO_INIT, **_answer("zero_init")) if is_init and is_loading else event
     if event.cause == LOST_RANK:
-        return replace(event, cause="no-meeting", **_of_launcher(above)) if _has(above, _ELASTIC) else event
+        place = "lost_exit_barrier" if _has(above, "exit_barrier") else "lost_rendezvous"
+        return replace(event, cause="no-meeting", **_answer(place)) if _has(above, _ELASTIC) else event
     if event.cause == GPU_TAKEN:
         pinned = gpu_memory.explain_pinning(above)
         return replace(event, cause="pinned-memory", message=pinned[0], fix=pinned[1]) if pinned else event
@@ -315,21 +298,6 @@ def _with_details(event: _Event, log: Log, settings: Settings | None) -> _Event:
 
 def _has(frames: list[str], words: str) -> bool:
     return any(words in frame for frame in frames)
-
-
-def _of_launcher(frames: list[str]) -> dict[str, Any]:
-    """Message and fix for a connection that torchrun's or accelerate's launcher lost."""
-    if _has(frames, "exit_barrier"):
-        return {
-            "message": "the ranks of this machine had ended, and its launcher waited in vain for those of "
-            "others",
-            "fix": "See what the other machines printed first",
-        }
-    return {
-        "message": "the launchers of the machines did not meet (in torch elastic's rendezvous): this one "
-        "had not started its ranks",
-        "fix": ADVICE["MEETING"],
-    }
 
 
 def _kills(code: int, log: Log) -> bool:
@@ -396,9 +364,7 @@ def _other_zerokit_errors(first: _Event, events: list[_Event], log: Log) -> Iter
         yield f"{len(others) - _MAX_ZEROKIT_ERRORS:,} more errors of zerokit"
 
 
-def _other_findings(
-    events: list[_Event], cause: str | None, log: Log, settings: Settings | None
-) -> Iterator[str]:
+def _other_findings(events: list[_Event], cause: str | None, log: Log, settings: Settings | None) -> Iterator[str]:
     """The other kinds of lines, each at its first occurrence."""
     seen = {cause, LOST_RANK}
     for event in sorted(events, key=lambda event: event.offset):
@@ -452,7 +418,7 @@ def _hang_hint(log: Log) -> str:
         return ""
     waits = _LOCK_WAIT.search(log.text)
     if waits is None:
-        return _HANG_HINT
+        return str(_TEXTS["hang"])
     return f". It waited for {visible(waits['lock'])}: remove it if no program compiles there"
 
 

@@ -5,11 +5,8 @@ Source: torch/csrc/distributed/c10d/FlightRecorderDetail.hpp (`dump`, `dump_json
 only pickles of plain data are read.
 """
 
-from __future__ import annotations
-
 import io
 import pickle
-import pickletools
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,18 +22,6 @@ from zerokit.units import format_bytes
 _DUMP = re.compile(r"(?:[Ff]light [Rr]ecorder|debug info|NCCL trace)[^\n]{0,60}? to (?P<path>/[^\s:]{1,300})")
 _MOST_BYTES = 4 << 20
 """Maximum size of a dump; a log with several must be explained within seconds."""
-_PLAIN_OPERATIONS = frozenset(
-    [
-        *("PROTO", "FRAME", "STOP", "MARK", "MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT"),
-        *("GET", "BINGET", "LONG_BINGET", "NONE", "NEWTRUE", "NEWFALSE"),
-        *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "FLOAT", "BINFLOAT"),
-        *("STRING", "BINSTRING", "SHORT_BINSTRING"),
-        *("UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"),
-        *("EMPTY_LIST", "LIST", "APPEND", "APPENDS", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"),
-        *("EMPTY_DICT", "DICT", "SETITEM", "SETITEMS"),
-    ]
-)
-"""Pickle operations that load and call nothing."""
 _TORCH_FOLDER = "/torch/distributed/"
 
 
@@ -80,23 +65,7 @@ def _plain_data(content: bytes) -> Any:
         ValueError: it has something else, or is damaged.
     """
     try:
-        checked = guarded(io.BytesIO(content))
-        memo: dict[int, str] = {}
-        made = last = ""
-        for operation, argument, _ in pickletools.genops(content):
-            if operation.name not in _PLAIN_OPERATIONS:
-                raise ValueError
-            if operation.name in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
-                memo[len(memo) if argument is None else int(argument)] = made
-            # A tuple that contains a tuple twice, and so on, takes forever to hash as a dict key.
-            elif operation.name in ("GET", "BINGET", "LONG_BINGET") and "TUPLE" in memo[int(argument or 0)]:
-                raise ValueError
-            elif operation.name != "MARK" and not (
-                last == "MARK" and operation.name in ("APPENDS", "SETITEMS")
-            ):
-                made = operation.name
-            last = operation.name
-        return _PlainUnpickler(checked).load()
+        return _PlainUnpickler(guarded(io.BytesIO(content))).load()
     except Exception:  # of a damaged pickle, whatever it leads to
         raise ValueError("are pickles of more than plain data, or damaged") from None
 

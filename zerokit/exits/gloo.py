@@ -1,7 +1,5 @@
 """Timed-out collectives of gloo: which ranks waited, at which line, and which ranks were missing."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Sequence
@@ -52,7 +50,6 @@ def waiting_ranks(log: Log) -> list[Waiting]:
 
 
 def _rank(line: str) -> int | None:
-    """The rank that printed a line."""
     found = _RANK_PREFIX.search(line[:_WIDEST_PREFIX])
     return int(found["rank"]) if found is not None else None
 
@@ -76,12 +73,7 @@ def _script_line(log: Log, begin: int, rank: int) -> tuple[str | None, str | Non
 
 
 def explain(ranks: Sequence[Waiting], world_size: int | None) -> tuple[str, str] | None:
-    """What happened and what to do; None if no rank is named.
-
-    Args:
-        ranks: from :func:`waiting_ranks`.
-        world_size: if the log has it.
-    """
+    """What happened and what to do; None if no rank is named."""
     if not ranks:
         return None
     still_ran = ADVICE["STILL_RAN"]

@@ -1,25 +1,20 @@
 """Explains a GPU that ran out of memory, from the numbers in torch's message."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from zerokit.hardware.non_torch_memory import EXPANDABLE_SEGMENTS
+from zerokit.tables import table_of
 from zerokit.units import format_bytes
 
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _SIZE = r"(\d{1,9}(?:\.\d{1,9})?) ?(bytes|[KMGT]iB)"
-_FIGURES = {
-    "total": (r"total capacity of {}", r"{} total capacity"),
-    "free": (r"of which {} is free", r"{} free"),
-    "in use": (r"this process has {} memory in use",),
-    "allocated": (r"{} is allocated by PyTorch", r"{} already allocated"),
-    "reserved but not allocated": (r"{} is reserved by PyTorch but unallocated",),
-    "reserved": (r"{} reserved in total by PyTorch",),
-}
+_TABLE = table_of(__file__)
+_FIGURES: Mapping[str, Sequence[str]] = _TABLE["figures"]
 """torch's messages in c10/cuda/CUDACachingAllocator.cpp: today, and before 2.1."""
+_PHASES: Mapping[str, str] = _TABLE["phases"]
+"""Phase of a run -> words in a line of a traceback that shows it."""
 _MOST_CHANGES = 3
 
 
@@ -40,7 +35,6 @@ def explain(line: str, frames: Sequence[str], settings: Settings | None) -> tupl
     Args:
         line: with the words "out of memory. Tried to allocate".
         frames: lines of the traceback above it.
-        settings: of the run, if known.
     """
     figures = _figures(line)
     asked = _bytes(line, r"Tried to allocate {}")
@@ -111,17 +105,7 @@ def _changes(frames: Sequence[str], settings: Settings | None) -> str:
 def _phase(frames: Sequence[str]) -> str:
     """The phase of a run, from the innermost traceback line that shows it."""
     for frame in reversed(frames):
-        for phase, words in (
-            ("backward", r"\bbackward\b"),
-            ("the optimizer's step", r"optimizer\.step|, in step$|_take_model_step"),
-            ("the loss", r"cross_entropy|fused_linear"),
-            ("generation", r", in generate$|\.generate\("),
-            ("evaluation", r", in (?:evaluate|evaluation_loop|prediction_step)$"),
-            ("the engine's start", r"deepspeed\.initialize|, in initialize$|_configure_"),
-            ("forward", r", in (?:forward|training_step|_call_impl|compute_loss)$"),
-            ("loading the model", r"from_pretrained"),
-            ("saving", r", in (?:save_\w+|_zero3_consolidated\w+)$"),
-        ):
+        for phase, words in _PHASES.items():
             if re.search(words, frame.rstrip()):
                 return phase
     return "a step"

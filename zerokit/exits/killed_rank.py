@@ -1,7 +1,5 @@
 """Finds which rank was killed, and on which machine, in messages of launchers, Slurm and the kernel."""
 
-from __future__ import annotations
-
 import re
 
 from zerokit.exits.log import Log
@@ -30,13 +28,7 @@ _MOST = 4
 
 
 def killed_ranks(log: Log, begin: int, end: int) -> str:
-    """``rank 3 on node1``, or several ranks; empty if the log names none.
-
-    Args:
-        log: the log.
-        begin: offset of the first line to search.
-        end: offset of the end.
-    """
+    """``rank 3 on node1``, or several ranks; empty if the log names none."""
     matches = (match for pattern in _SAID for match in pattern.finditer(log.text))
     found = [match.groupdict() for match in matches if begin <= match.start() and match.end() <= end]
     # Slurm then kills all other tasks itself.

@@ -1,13 +1,13 @@
 """Exceptions that a library raised about what another one gave it: versions, or a defect, not the script."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Mapping
 
 from zerokit.code_origin import is_in_library
 from zerokit.errors import visible
 from zerokit.exits.causes import ADVICE
 from zerokit.exits.tracebacks import Raised, package
+from zerokit.tables import table_of
 
 _MISSING_NAME = re.compile(
     r"cannot import name '(?P<name>[^']{1,100})' from '(?P<module>[\w.]{1,200})' \((?P<path>[^)]{1,400})\)"
@@ -37,15 +37,19 @@ _STATES = ("KeyError", "IndexError", "AttributeError", "UnboundLocalError", "Nam
 """Exceptions about a state that a library did not expect; others explain themselves."""
 
 
+_TEXTS: Mapping[str, str] = table_of(__file__)
+
+
+def _text(row: str, /, **words: str) -> str:
+    return _TEXTS[row].format(**words)
+
+
 def where_to_look(raised: Raised) -> str:
     """What to do about an exception without a better explanation."""
     frame = visible(raised.frame) if raised.frame else None
     if raised.is_optimizer:
         place = visible(raised.library or raised.frame or "")
-        return (
-            f"An optimizer that ZeRO calls raised it at {place}. ZeRO gives it flat fp32 partitions in place "
-            f"of the parameters. If it reads their shapes or keeps states by parameter: {_ZERO_OPTIMIZER}"
-        )
+        return _text("optimizer", place=place, advice=_ZERO_OPTIMIZER)
     if raised.library is None:
         look = f"Look at {frame}" if frame else "Give the lines above it too: this log has no traceback of it"
         advice = _of_versions(raised)
@@ -67,30 +71,17 @@ def _because(raised: Raised, library: str) -> str | None:
     text, kind = raised.text, raised.kind
     if (advice := _missing(text, library)) is not None:
         return advice
-    unfit = (
-        f"the versions of two libraries do not fit, or one has a defect: try another release of {library} "
-        "('pip list', 'pip check')"
-    )
+    unfit = _text("unfit", library=library)
     attribute, call = _MISSING_ATTRIBUTE.match(text), _CALL.match(text)
     if kind == "AttributeError" and attribute is not None and attribute["owner"] not in _OF_PYTHON:
-        owner = attribute["owner"]
-        return f"{library} expects '{attribute['name']}' of {owner}. If {owner} is no class of yours, {unfit}"
+        return _text("attribute", library=library, unfit=unfit, **attribute.groupdict())
     if kind == "TypeError" and call is not None:
         name = call["name"].rpartition(".")[2]
         if name == "forward":
-            return (
-                "The model does not accept what its caller passes: a column of the batch, or an argument of "
-                "another version than that of the model's code"
-            )
-        return (
-            f"{library} calls {call['name']}() in a way that it does not accept. If you wrote {name}(), "
-            f"give it the arguments that {library} passes; else {unfit}"
-        )
+            return _text("forward")
+        return _text("call", library=library, call=call["name"], name=name, unfit=unfit)
     if kind in _STATES or (kind == "AssertionError" and text.startswith("assert")) or not text:
-        return (
-            f"{library} met a state that it does not expect: an input that it cannot use, versions that "
-            f"do not fit, or a defect. Search the issues of {library} for this line"
-        )
+        return _text("state", library=library)
     return None
 
 
@@ -99,7 +90,7 @@ def _missing(text: str, library: str) -> str | None:
     if (found := _MISSING_MODULE.search(text)) is not None:
         whole, top = found["module"], found["module"].partition(".")[0]
         if whole == top:
-            return f"{library} needs the module '{top}': install its package for this Python"
+            return _text("module", library=library, module=top)
         return _unfit(library, top, f"the module '{whole}'")
     if _CIRCULAR.search(text) is not None or (found := _MISSING_NAME.search(text)) is None:
         return None
@@ -115,16 +106,7 @@ def _is_own(path: str | None) -> bool:
 
 
 def _unfit(library: str, other: str, what: str) -> str:
-    if library == other:
-        return (
-            f"{library} does not find {what}, its own: files of two versions are mixed, or "
-            "a compiled part is missing. Reinstall it: pip install --force-reinstall --no-deps "
-            f"{library}==VERSION"
-        )
-    return (
-        f"{library} needs {what}, which the installed {other} does not have: their versions do not fit. "
-        "Update the older of the two ('pip list', 'pip check')"
-    )
+    return _text("own_part" if library == other else "other_part", library=library, other=other, what=what)
 
 
 def _of_versions(raised: Raised) -> str | None:
@@ -134,14 +116,11 @@ def _of_versions(raised: Raised) -> str | None:
         return f"if a file of yours has the name of the module '{found['module']}', rename it"
     if (found := _MISSING_NAME.search(raised.text)) is not None and not _is_own(found["path"]):
         other = (found["module"] or found["module_2"]).partition(".")[0]
-        return f"the installed {other} does not have it: it may have been moved or removed in another version"
+        return _text("moved", other=other)
     if raised.kind == "TypeError" and call is not None and "unexpected keyword" in call["how"]:
         what, missing = f"{call['name']}()", "is called in a way that its release does not accept"
     elif raised.frame is None and attribute is not None and attribute["owner"] not in _OF_PYTHON:
         what, missing = attribute["owner"], f"has no '{attribute['name']}' in its release"
     else:
         return None
-    return (
-        f"if {what} is a library's, it {missing}: update that library, or install the release that the "
-        "script's requirements name ('pip list' shows yours)"
-    )
+    return _text("release", what=what, missing=missing)

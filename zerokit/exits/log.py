@@ -24,11 +24,7 @@ HEAD_BYTES = 1 << 20
 TAIL_BYTES = 4 << 20
 """The last part includes the tracebacks of a thousand ranks."""
 _CHUNK = 1 << 20
-_UNPACK: dict[bytes, Callable[[BinaryIO], Any]] = {
-    b"\x1f\x8b": gzip.open,
-    b"BZh": bz2.open,
-    b"\xfd7zXZ": lzma.open,
-}
+_UNPACK: dict[bytes, Callable[[BinaryIO], Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 """What opens a compressed file, by its first bytes."""
 _MOST_UNPACKED = 512 << 20
 _WIDEST = 10_000

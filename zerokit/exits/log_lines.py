@@ -1,7 +1,5 @@
 """Compares log lines without the prefixes of launchers, schedulers and loggers."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Callable

@@ -1,11 +1,11 @@
 """Timed-out collectives of NCCL: which ranks waited, in which call, and which ranks were missing."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
+from zerokit.tables import table_of
 from zerokit.units import format_seconds
 
 # torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, WorkNCCL::timeoutMsg and its printing.
@@ -28,11 +28,7 @@ _RANK_PREFIX = re.compile(r"\[rank(\d{1,7})\]:[^\n]*$")
 """The rank prefix; a rank number within the line counts within its group."""
 _GATHER = "_ALLGATHER_BASE"
 """The call with which ZeRO-3 gathers the weights of a module; other code may use it, too."""
-_OTHER_MODULES = (
-    ". If this is ZeRO-3, the ranks mostly ran different modules: text only on one and images on another, or "
-    "other experts. Run each module on all ranks (with a dummy input), or declare them with "
-    "deepspeed.utils.set_z3_leaf_modules"
-)
+_TEXTS: Mapping[str, Any] = table_of(__file__)
 MOST_RANKS = 8
 """Maximum number of ranks to list."""
 
@@ -74,7 +70,6 @@ def waiting_ranks(text: str) -> list[Waiting]:
 
 
 def _rank(match: re.Match[str]) -> int:
-    """The rank that printed a line."""
     earliest = max(match.start() - 300, 0)
     begin = max(match.string.rfind("\n", earliest, match.start()) + 1, earliest)
     prefix = _RANK_PREFIX.search(match.string, begin, match.start())
@@ -82,16 +77,8 @@ def _rank(match: re.Match[str]) -> int:
 
 
 def explain(ranks: list[Waiting], world_size: int | None) -> tuple[str, str]:
-    """What happened and what to do.
-
-    Args:
-        ranks: from :func:`waiting_ranks`.
-        world_size: if the log has it.
-    """
     if not ranks:
-        return "a collective of NCCL timed out", (
-            "Keep what all ranks print; with TORCH_NCCL_TRACE_BUFFER_SIZE=2000 they write what each waits for"
-        )
+        return _answer("no_ranks")
     calls: dict[tuple[int, str | None, str | None], list[int]] = defaultdict(list)
     for one in ranks:
         calls[one.number, one.call, one.elements].append(one.rank)
@@ -99,41 +86,31 @@ def explain(ranks: list[Waiting], world_size: int | None) -> tuple[str, str]:
     for (number, call, elements), those in sorted(calls.items(), key=lambda item: item[0][0])[:MOST_RANKS]:
         size = f", {int(elements):,} elements" if elements else ""
         parts.append(f"{format_ranks(those)} waited in {call or 'a collective'} (number {number}{size})")
-    message = f"timeout after {format_seconds(ranks[0].limit_seconds)}: {'; '.join(parts)}"
-    gathers = _OTHER_MODULES if any(one.call == _GATHER for one in ranks) else ""
-    if len({one.group for one in ranks if one.group is not None}) > 1:
-        return (
-            f"{message}; they belong to different process groups, and each group counts its own collectives",
-            ("Check what each rank did then: 'py-spy dump' of a hanging run shows the line"),
-        )
+    link = _TEXTS["link"] + _TEXTS["no_data_yet"] * (ranks[0].number == 1)
+    words = {
+        "message": f"timeout after {format_seconds(ranks[0].limit_seconds)}: {'; '.join(parts)}",
+        "gathers": _TEXTS["other_modules"] if any(one.call == _GATHER for one in ranks) else "",
+        "link": link,
+        "slow": _TEXTS["slow"],
+    }
     numbers = {one.number for one in ranks}
     absent = set(range(world_size or 0)) - {one.rank for one in ranks}
+    if len({one.group for one in ranks if one.group is not None}) > 1:
+        return _answer("groups", **words)
     if len({number for number, call, _ in calls if call}) < sum(call is not None for _, call, _ in calls):
-        return f"{message}; they made different calls", (
-            "A line runs on some ranks only (if rank == 0, an unused expert, a save): look for it at "
-            f"that call; 'zerokit rehearse' names both lines{gathers}"
-        )
+        return _answer("calls", **words)
     if len(numbers) > 1:
-        behind = format_ranks([one.rank for one in ranks if one.number == min(numbers)])
-        return f"{message}; {behind} fell behind", (
-            f"Check what {behind} did then: one batch less, a longer one, a save, a slow disk; 'py-spy dump' "
-            f"of a hanging run shows the line{gathers}"
-        )
+        behind = [one.rank for one in ranks if one.number == min(numbers)]
+        return _answer("behind", who=format_ranks(behind), **words)
     if absent:
-        return f"{message}; {format_ranks(sorted(absent))} did not reach it", (
-            f"See what {format_ranks(sorted(absent))} printed first; if nothing, 'dmesg -T' of its machine"
-            f"{gathers}"
-        )
-    link = "Find the link with NCCL_DEBUG=WARN; select it with NCCL_SOCKET_IFNAME or NCCL_IB_HCA"
-    if ranks[0].number == 1:
-        link += ". It has carried no data yet: NCCL_P2P_DISABLE=1 shows whether GPUs cannot reach each other"
-    slow = "If a rank is only slow (tokenizing, saving), raise ddp_timeout"
-    if world_size is None or any(one.call is None for one in ranks):
-        return f"{message}; the log does not say whether other ranks are missing", (
-            f"Pass the logs of all ranks{gathers}. {slow}. If all reached it, the link is broken or slow. "
-            f"{link}"
-        )
-    return message, f"All reached the same call, so the link is broken or slow. {link}. {slow}"
+        return _answer("absent", who=format_ranks(sorted(absent)), **words)
+    are_unknown = world_size is None or any(one.call is None for one in ranks)
+    return _answer("unknown" if are_unknown else "all", **words)
+
+
+def _answer(name: str, **words: str) -> tuple[str, str]:
+    message, fix = _TEXTS["answers"][name]
+    return message.format(**words), fix.format(**words)
 
 
 def format_ranks(ranks: list[int]) -> str:

@@ -1,7 +1,5 @@
 """Progress lines of a log, and the attempt that a line belongs to."""
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_right
 
@@ -19,7 +17,6 @@ _STARTS = re.compile(
 
 
 def world_size(log: Log) -> int | None:
-    """The world size in the log."""
     found = _WORLD_SIZE.search(log.text)
     return int(found[1]) if found else None
 

@@ -1,7 +1,5 @@
 """One answer for the logs of all ranks: the first cause, and what followed from it."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections import defaultdict
@@ -19,9 +17,7 @@ from zerokit.exits.log import Log, read_log
 from zerokit.exits.progress import world_size
 from zerokit.units import quantity
 
-_LOG = re.compile(
-    r"(?:.*\.(?:log|out|err|txt|[eo]\d+)|std(?:out|err)|nohup\.out)(?:[.-]\d{1,8})?(?:\.(?:gz|bz2|xz))?"
-)
+_LOG = re.compile(r"(?:.*\.(?:log|out|err|txt|[eo]\d+)|std(?:out|err)|nohup\.out)(?:[.-]\d{1,8})?(?:\.(?:gz|bz2|xz))?")
 """Names of logs: of launchers, of Slurm (``slurm-7_0.out``) and PBS (``job.e7``), rotated or compressed."""
 _ATTEMPT = re.compile(r"attempt_(\d{1,6})")
 """torchrun's folder of the logs of one start: ``RUN/attempt_0/3/stderr.log``."""
@@ -43,8 +39,6 @@ _NEAR = 40
 
 @dataclass(frozen=True)
 class _Found:
-    """What one log says."""
-
     explanation: Explanation
     time: str | None
     """Month, day and time at which it happened, if its log says so."""
@@ -77,9 +71,7 @@ def explain_logs(paths: Sequence[str], settings: Settings | None = None) -> Expl
     if not found and refused:
         raise refused[0]
     if not found:
-        raise DocumentError(
-            "all logs are empty", where=printable(paths[0]), hint="Give the logs of the ranks"
-        )
+        raise DocumentError("all logs are empty", where=printable(paths[0]), hint="Give the logs of the ranks")
     first = _first(found)
     answer = collectives.explain(first.explanation)
     others = [one.explanation for one in found if one is not first]
@@ -172,9 +164,7 @@ def _log_files(paths: Sequence[str]) -> tuple[list[str], list[str]]:
         inside = sorted(_inside(Path(path)), key=_natural)
         if not inside:
             raise DocumentError(
-                "has no logs",
-                where=printable(path),
-                hint="Name the files, or a folder with *.log, *.out, *.err",
+                "has no logs", where=printable(path), hint="Name the files, or a folder with *.log, *.out, *.err"
             )
         last = _last_attempts(inside)
         if len(last) < len(inside):
@@ -197,9 +187,7 @@ def _inside(folder: Path) -> Iterator[Path]:
         seen += len(files) + len(folders)
         if seen > _MOST_ENTRIES:
             hint = "Name the folder of the run's logs"
-            raise DocumentError(
-                f"has more than {_MOST_ENTRIES:,} files", where=printable(str(folder)), hint=hint
-            )
+            raise DocumentError(f"has more than {_MOST_ENTRIES:,} files", where=printable(str(folder)), hint=hint)
         for name in files:
             path = Path(place, name)
             if _LOG.fullmatch(name) and path.is_file() and unreadable_reason(path, folder) is None:
@@ -209,8 +197,7 @@ def _inside(folder: Path) -> Iterator[Path]:
 def _natural(path: Path) -> list[tuple[bool, int, str]]:
     """A sort key by which rank 10 comes after rank 9."""
     return [
-        (not part.isdecimal(), int(part) if part.isdecimal() else 0, part)
-        for part in re.split(r"(\d+)", str(path))
+        (not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in re.split(r"(\d+)", str(path))
     ]
 
 
@@ -221,9 +208,7 @@ def _last_attempts(files: list[Path]) -> list[Path]:
     for place in places:
         if place is not None:
             last[place[0]] = max(place[1], last.get(place[0], 0))
-    return [
-        file for file, place in zip(files, places, strict=True) if place is None or place[1] == last[place[0]]
-    ]
+    return [file for file, place in zip(files, places, strict=True) if place is None or place[1] == last[place[0]]]
 
 
 def _attempt(file: Path) -> tuple[PurePath, int] | None:

@@ -1,7 +1,5 @@
 """Finds exceptions: the ends of tracebacks, also of cut or interleaved ones."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -39,9 +37,7 @@ _OF_RAY = re.compile(r"\bray::[\w.<>]{1,200}\(\) \(pid=\d")
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _SURVIVED = re.compile(r"Exception ignored (?:in|while)|Exception in thread |--- Logging error ---")
 """Above a traceback after which the process goes on."""
-_FRAME = re.compile(
-    r'File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,8})(?:, in (?P<function>[\w<>.]{1,200}))?'
-)
+_FRAME = re.compile(r'File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,8})(?:, in (?P<function>[\w<>.]{1,200}))?')
 _READS = ("__getattr__", "__getattribute__")
 """Functions that raise for the line that reads an attribute."""
 _ZERO = ("deepspeed/runtime/zero/stage", "deepspeed/runtime/bf16_optimizer.py")
@@ -223,9 +219,7 @@ def _alone(log: Log, begin: int, line: str) -> Raised | None:
     kind = raised["kind"].rpartition(".")[2]
     place = (frames.own, frames.library)
     return Raised(
-        *(begin, kind, text, *place, is_logged, is_bare),
-        callers=frames.callers(),
-        is_optimizer=frames.is_optimizer,
+        *(begin, kind, text, *place, is_logged, is_bare), callers=frames.callers(), is_optimizer=frames.is_optimizer
     )
 
 

@@ -7,12 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from zerokit.choices import Precision
 from zerokit.config import load_ds_config, read_ds_config
+from zerokit.config.dtypes import TORCH_NAMES, written_precision
 from zerokit.distributed.gpu_features import check_gpu_features
 from zerokit.distributed.nvme import check_nvme
 from zerokit.documents import Document
 from zerokit.errors import ConfigError
 from zerokit.generation.model import ModelFiles
+from zerokit.memory.generation import GenerationMode, zero_section
 from zerokit.resolving.auto_word import autos
 from zerokit.resolving.filled_keys import SIZE_RULES
 
@@ -23,10 +26,11 @@ _OF_TRAINING = ("offload_optimizer", "zenflow", "zero_quantized_gradients")
 """Keys of ZeRO that are removed. With them DeepSpeed would look for an optimizer, or for gradients to
 quantize on as many ranks as a node has devices."""
 
+_FILLED = ("stage3_gather_16bit_weights_on_model_save", "overlap_comm", "contiguous_gradients")
+"""Keys of ZeRO that are removed where they are "auto"."""
+
 _REFUSED = ("tensor_parallel", "expert_parallel", "pipeline")
 """Sections that partition the model in ways that zerokit does not support in generation."""
-
-_PRECISION = {"bf16": "bfloat16", "fp16": "float16"}
 
 
 @dataclass(frozen=True)
@@ -44,17 +48,45 @@ class Engine:
 
     ds_config: dict[str, Any]
     """Without a single "auto"."""
-    dtype: str
-    """``bfloat16``, ``float16`` or ``float32``."""
+    precision: Precision
+    mode: GenerationMode = "sharded"
+    batch_size: int | None = None
+    """Sequences that a rank decodes at once; None: not chosen yet."""
+
+    @property
+    def dtype(self) -> str:
+        """``bfloat16``, ``float16`` or ``float32``."""
+        return TORCH_NAMES[self.precision]
 
     @property
     def zero_stage(self) -> int:
         """0 or 3."""
         return int(self.ds_config["zero_optimization"]["stage"])
 
-    def replicated(self) -> Engine:
-        """Return the engine at stage 0, with a full copy of the model on every rank."""
-        return replace(self, ds_config=self.ds_config | {"zero_optimization": {"stage": 0}})
+    @property
+    def is_synced(self) -> bool:
+        """Whether all ranks make each forward pass together."""
+        return self.mode in ("sharded", "offloaded", "tensor")
+
+    def in_mode(
+        self,
+        mode: GenerationMode,
+        *,
+        batch_size: int | None = None,
+        nvme_path: Path | None = None,
+        is_gpu: bool = True,
+    ) -> Engine:
+        """Return the engine in a mode; keys of a ds_config of stage 3 stay where the mode has that stage.
+
+        Raises:
+            ConfigError: NVMe cannot be used.
+        """
+        zero, path = self.ds_config["zero_optimization"], None if nvme_path is None else str(nvme_path)
+        made = zero_section(mode, 1, pinned=is_gpu, nvme_path=path)
+        if made["stage"] == 3 and zero["stage"] == 3:
+            made = made | zero
+        check_nvme(made, lambda _: "--mode")
+        return replace(self, ds_config=self.ds_config | {"zero_optimization": made}, mode=mode, batch_size=batch_size)
 
 
 def plan_engine(path: Path | None, *, requested_dtype: str, model: ModelFiles, device: Device) -> Engine:
@@ -67,32 +99,26 @@ def plan_engine(path: Path | None, *, requested_dtype: str, model: ModelFiles, d
         DocumentError: the file cannot be read.
         ConfigError: a key or value is not valid, has no use in generation, or contradicts `requested_dtype`.
     """
-    given = (
-        Document({"zero_optimization": {"stage": 3}}, "ds_config") if path is None else read_ds_config(path)
-    )
+    given = Document({"zero_optimization": {"stage": 3}}, "ds_config") if path is None else read_ds_config(path)
     data = load_ds_config(given.data if path is None else path).dump()
     _check_sections(data, given)
-    dtype = _choose_dtype(data, given, requested_dtype, model, device)
+    precision = _choose_precision(data, given, requested_dtype, model, device)
     config = {key: data[key] for key in _KEPT if key in data}
     config["zero_optimization"] = _zero_section(data.get("zero_optimization", {}), given, model)
     for path_of_auto in autos(config):
         raise ConfigError(
-            '"auto" has no value in generation',
-            where=given.where(path_of_auto),
-            hint="Write a value, or remove it",
+            '"auto" has no value in generation', where=given.where(path_of_auto), hint="Write a value, or remove it"
         )
     config["train_micro_batch_size_per_gpu"] = 1  # DeepSpeed demands one; nothing is trained with it
-    for section, name in _PRECISION.items():
-        config[section] = {"enabled": name == dtype}
-    return Engine(config, dtype)
+    for section in ("bf16", "fp16"):
+        config[section] = {"enabled": section == precision}
+    return Engine(config, precision)
 
 
 def _check_sections(data: Mapping[str, Any], given: Document) -> None:
     for section in _REFUSED:
         if section in data:
-            raise ConfigError(
-                "is not supported in generation", where=given.where((section,)), hint="Remove it"
-            )
+            raise ConfigError("is not supported in generation", where=given.where((section,)), hint="Remove it")
     stage = data.get("zero_optimization", {}).get("stage", 0)
     if stage not in (0, 3):
         raise ConfigError(
@@ -107,14 +133,9 @@ def _zero_section(zero: Mapping[str, Any], given: Document, model: ModelFiles) -
     stage = zero.get("stage", 0)
     if stage == 0:
         return {"stage": 0}
-    section = {key: value for key, value in zero.items() if key not in _OF_TRAINING}
-    hidden = _hidden_size(model)
-    for key, rule in SIZE_RULES.items():
-        if section.get(key, "auto") == "auto":
-            section[key] = rule.elements(hidden)
-    for key in ("stage3_gather_16bit_weights_on_model_save", "overlap_comm", "contiguous_gradients"):
-        if section.get(key) == "auto":
-            del section[key]
+    kept = {key: value for key, value in zero.items() if key not in _OF_TRAINING}
+    filled = {key for key in (*SIZE_RULES, *_FILLED) if kept.get(key) == "auto"}
+    section = zero_section("sharded", _hidden_size(model)) | {key: kept[key] for key in kept.keys() - filled}
     check_gpu_features(section, given.where)
     check_nvme(section, given.where)
     return section
@@ -126,49 +147,35 @@ def _hidden_size(model: ModelFiles) -> int:
     return int(max(sizes)) if isinstance(sizes, list | tuple) else int(sizes)
 
 
-def _choose_dtype(
+def _choose_precision(
     data: Mapping[str, Any], given: Document, requested: str, model: ModelFiles, device: Device
-) -> str:
-    settled = _dtype_of(data, given)
+) -> Precision:
+    if all((data.get(section) or {}).get("enabled") is True for section in ("bf16", "fp16")):
+        raise ConfigError("bf16 and fp16 are both enabled", where=given.where(("fp16",)), hint="Keep one of them")
+    settled = written_precision(data)
     if requested != "auto":
-        if settled not in (None, requested):
+        wanted = next(name for name, dtype in TORCH_NAMES.items() if dtype == requested)
+        if settled not in (None, wanted):
             raise ConfigError(
-                f"{requested}, but {given.name} says {settled}",
+                f"{requested}, but {given.name} says {TORCH_NAMES[settled]}",
                 where="--dtype",
                 hint='Make them agree, or write "auto" for "enabled" there',
             )
-        settled = requested
+        settled = wanted
     if settled is None:
-        return _default_dtype(model, device)
-    supported = {"bfloat16": device.supports_bfloat16, "float16": device.supports_float16, "float32": True}
+        return _default_precision(model, device)
+    supported = {"bf16": device.supports_bfloat16, "fp16": device.supports_float16, "fp32": True}
     if not supported[settled]:
         raise ConfigError(
-            f"this device has no {settled}",
+            f"this device has no {TORCH_NAMES[settled]}",
             where="--dtype" if requested != "auto" else given.name,
             hint="Use float32",
         )
     return settled
 
 
-def _dtype_of(data: Mapping[str, Any], given: Document) -> str | None:
-    """The number format that a ds_config settles, or None if it leaves it open."""
-    enabled = {name: (data.get(section) or {}).get("enabled") for section, name in _PRECISION.items()}
-    chosen = [name for name, value in enabled.items() if value is True]
-    if len(chosen) == 2:
-        raise ConfigError(
-            "bf16 and fp16 are both enabled", where=given.where(("fp16",)), hint="Keep one of them"
-        )
-    if chosen:
-        return chosen[0]
-    if "auto" in enabled.values() or set(enabled.values()) == {None}:
-        return None
-    return "float32"
-
-
-def _default_dtype(model: ModelFiles, device: Device) -> str:
+def _default_precision(model: ModelFiles, device: Device) -> Precision:
     if not device.is_gpu:
-        return "float32"
+        return "fp32"
     stored = str(getattr(model.config, "dtype", None)).removeprefix("torch.")
-    if stored == "float16" or not device.supports_bfloat16:
-        return "float16"
-    return "bfloat16"
+    return "fp16" if stored == "float16" or not device.supports_bfloat16 else "bf16"

@@ -3,25 +3,42 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from functools import partial
-from typing import IO, TYPE_CHECKING
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from typing import IO, TYPE_CHECKING, Any
 
 from zerokit import console
-from zerokit.checkpoint.source import check_before_launch
+from zerokit.checkpoint.adapter_names import ADAPTER_CONFIG
+from zerokit.checkpoint.source import weight_files
 from zerokit.config import load_ds_config
+from zerokit.data.content import digest_of, sampled_digest
 from zerokit.data.files import find_files
 from zerokit.distributed.cores import share_threads
 from zerokit.distributed.group import RankGroup, check_launch, run_on_all_ranks
 from zerokit.distributed.libraries import set_up_libraries
+from zerokit.distributed.run_policy import RunPolicy
 from zerokit.distributed.shared_memory import release_shared_memory
-from zerokit.documents import dotted
+from zerokit.documents import dotted, printable
 from zerokit.errors import ZerokitError, collect_errors, raise_together
 from zerokit.extras import require
+from zerokit.generation.model import check_quickly
 from zerokit.generation.options import Options
-from zerokit.generation.output import CompletionCutter, Results, check_output, claim_stdout, record
-from zerokit.generation.sampling import Sampling, parse_sampling
-from zerokit.units import quantity
+from zerokit.generation.output import (
+    Completion,
+    CompletionCutter,
+    Results,
+    check_output,
+    claim_stdout,
+    failed_record,
+    is_finished,
+    record,
+)
+from zerokit.generation.prompts import STDIN, Prompts, load_prompts, refuse_all, tokenize
+from zerokit.generation.queues import Collector, SharedQueue, send
+from zerokit.generation.requests import Decoded, OwnRequests, Queue, Request, requests_of
+from zerokit.generation.sampling import REFUSED, Sampling, parse_sampling
+from zerokit.units import format_rate, quantity
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig
@@ -30,51 +47,68 @@ if TYPE_CHECKING:
     from zerokit.generation.ds_config import Engine
     from zerokit.generation.engine import Generator
     from zerokit.generation.model import ModelFiles
-    from zerokit.generation.prompts import Prompt
 
 
 def main(options: Options, *, stuck_after: float) -> int:
-    """Run on this rank; returns the exit code. Only results (rank 0) go to stdout, the rest to stderr."""
+    """Run on this rank; returns the exit code: 1 if a prompt failed.
+
+    Only results (rank 0) go to stdout, the rest to stderr.
+    """
+    failed: list[int] = []
     with claim_stdout() as results:
-        return run_on_all_ranks(lambda group: generate(group, options, results), stuck_after=stuck_after)
+        code = run_on_all_ranks(
+            lambda group: failed.append(generate(group, options, results)), stuck_after=stuck_after
+        )
+    return code or int(any(failed))
 
 
-def generate(group: RankGroup, options: Options, stream: IO[str]) -> None:
-    """Generate for all prompts. ZerokitError on every rank for bad input."""
+def generate(group: RankGroup, options: Options, stream: IO[str]) -> int:
+    """Generate for all prompts; returns how many failed. ZerokitError on every rank for bad input."""
     group.together(lambda: require("train", where="zerokit generate"))
     if group.policy.uses_this_machine:
         share_threads(group.ranks)
     set_up_libraries(group.ranks)
     group.together(lambda: check_launch(group.ranks))
-    job = prepare(group, options)
+    output = options.output
+    if options.resume and output is not None and not options.force and group.from_main(lambda: is_finished(output)):
+        if group.ranks.is_main:
+            console.note(f"zerokit: {printable(output)} is finished: nothing to resume. --force generates again")
+        return 0
+    job = prepare(group, options, stream)
 
     from zerokit.distributed.extensions import compile_extensions
     from zerokit.distributed.nvme import locked_swap_folders
 
-    if job.engine.zero_stage == 3:
+    if job.engine.zero_stage == 3 or job.mode == "tensor":
         compile_extensions(group, cpu_optimizer=None)
     zero = job.engine.ds_config["zero_optimization"]
     with locked_swap_folders(group, zero, lambda path: f"--ds-config ({dotted(path)})"):
-        _run(group, job, stream)
+        _run(group, job)
+    return job.num_failed
 
 
-def _run(group: RankGroup, job: Job, stream: IO[str]) -> None:
+def _run(group: RankGroup, job: Job) -> None:
     """Load the model, generate, and write the results."""
-    from zerokit.generation.engine import Generator
+    started = loaded = time.monotonic()
+    writer = job.writer
+    if job.requests:
+        from zerokit.generation.engine import Generator
 
-    options = job.options
-    started = time.monotonic()
-    generator = Generator(job.model, job.engine, group.ranks, trust_remote_code=options.trust_remote_code)
-    release_shared_memory(group.ranks)
-    loaded = time.monotonic()
-    results = Results(options.output, stream)
-    num_tokens = run_rounds(group, job, generator, results)
-    group.together(lambda: results.finish() if group.ranks.is_main else None)
-    if group.ranks.is_main:
+        trust = job.options.trust_remote_code
+        generator = Generator(job.model, job.engine, group.ranks, trust_remote_code=trust)
+        release_shared_memory(group.ranks)
+        loaded = time.monotonic()
+        with writer or nullcontext():
+            decode(group, job, generator, writer)
+    group.together(lambda: None if writer is None else writer.finish())
+    if writer is not None and group.ranks.is_main:
         seconds = time.monotonic() - loaded
+        # A rehearsed rank has its own completions alone, and other ranks make as many.
+        is_whole = group.policy.has_all_ranks or job.mode == "tensor"
+        num_tokens = writer.num_tokens * (1 if is_whole else group.ranks.world_size)
         console.note(
-            f"zerokit: {quantity(len(job.prompts), 'prompt')}, {quantity(num_tokens, 'token')}, "
-            f"{num_tokens / seconds:.1f} tokens/s, {seconds:.1f} seconds "
+            f"zerokit: {writer.summary()}, {quantity(num_tokens, 'token')}, "
+            f"{num_tokens / seconds:.1f} tokens/s, mode {job.mode}, {seconds:.1f} seconds "
             f"(after {loaded - started:.1f} to load the model)"
         )
 
@@ -87,18 +121,25 @@ class Job:
     model: ModelFiles
     engine: Engine
     sampling: GenerationConfig
-    prompts: list[Prompt]
-    tokens: list[list[int]]
-    """Tokens of each prompt."""
+    requests: list[Request]
+    """What is left to decode, the longest first; the same on all ranks."""
+    num_failed: int
+    """Prompts that cannot be used."""
+    writer: Writer | None
+    """On rank 0; in a rehearsal on each rank."""
+
+    @property
+    def mode(self) -> str:
+        """The mode by name."""
+        return self.engine.mode
 
 
-def prepare(group: RankGroup, options: Options) -> Job:
+def prepare(group: RankGroup, options: Options, stream: IO[str]) -> Job:
     """Read and check all input, quick checks first. ZerokitError on every rank for bad input."""
     from zerokit.generation.ds_config import plan_engine
     from zerokit.generation.engine import find_device
-    from zerokit.generation.mode import choose_mode
+    from zerokit.generation.mode import Work, choose_mode
     from zerokit.generation.model import find_model, read_model
-    from zerokit.generation.prompts import digest_prompts, load_prompts, tokenize
     from zerokit.generation.sampling import settle_sampling, try_sampling
 
     given = group.together(lambda: check_options(options, group.ranks))
@@ -106,13 +147,10 @@ def prepare(group: RankGroup, options: Options) -> Job:
 
     def read() -> tuple[ModelFiles, Engine]:
         model = read_model(folder, options)
-        engine = plan_engine(
-            options.ds_config, requested_dtype=options.dtype, model=model, device=find_device()
-        )
+        engine = plan_engine(options.ds_config, requested_dtype=options.dtype, model=model, device=find_device())
         return model, engine
 
     model, engine = group.together(read)
-    engine = choose_mode(group, engine, model, options)
 
     def settle() -> GenerationConfig:
         sampling = settle_sampling(given, model)
@@ -120,58 +158,121 @@ def prepare(group: RankGroup, options: Options) -> Job:
         return sampling
 
     sampling = group.together(settle)
-    contents = group.from_node_main(lambda: digest_prompts(options), where="--prompts")
-    prompts = group.node_main_first(lambda: load_prompts(options, contents))
-    tokens = group.together(
-        lambda: tokenize(
-            prompts,
-            model,
-            max_prompt_tokens=options.max_prompt_tokens,
-            max_new_tokens=sampling.max_new_tokens,
-        )
-    )
-    return Job(options, model, engine, sampling, prompts, tokens)
+    reads = group.ranks.is_main or not group.policy.has_all_ranks
+    found = group.together(lambda: _read_input(options, model, engine, sampling, stream) if reads else None)
+    writer, requests, num_failed = found or (None, [], 0)
+    requests, num_failed = group.broadcast_object((requests, num_failed))
+    if requests:
+        engine = choose_mode(group, engine, model, options, Work.of(requests, sampling.max_new_tokens))
+    return Job(options, model, engine, sampling, requests, num_failed, writer)
 
 
-def run_rounds(group: RankGroup, job: Job, generator: Generator, results: Results) -> int:
-    """Generate round by round; rank 0 collects. Returns the number of tokens that all ranks generated."""
-    import torch
+def _read_input(
+    options: Options, model: ModelFiles, engine: Engine, sampling: GenerationConfig, stream: IO[str]
+) -> tuple[Writer, list[Request], int]:
+    """What writes results, what is left to decode, and the number of prompts that cannot be used."""
+    prompts = load_prompts(options)
+    most = options.max_prompt_tokens
+    tokens = tokenize(prompts, model, max_prompt_tokens=most, max_new_tokens=sampling.max_new_tokens)
+    refuse_all(prompts, options)
+    files = [*weight_files(model.folder, where="--model")] if RunPolicy.current().reads_weights else []
+    if model.adapter is not None:
+        files += [model.adapter / ADAPTER_CONFIG, *weight_files(model.adapter, where="--model")]
+    job: dict[str, Any] = {
+        "--template": options.template,
+        "prompts": digest_of([*map(str, prompts.values)]),
+        "tokens of prompts": digest_of([*map(list, tokens)]),
+        "model": sampled_digest([model.folder / "config.json", *files]),
+        "--dtype": engine.dtype,
+        "--seed": options.seed,
+    }
+    for name, value in sampling.to_diff_dict().items():
+        if name not in REFUSED and name[0] != "_":
+            job[f"--{name}"] = value
+    results = Results(options.output, stream, job, resume=options.resume)
+    requests = requests_of(tokens, sampling.num_return_sequences, done=results.places)
+    return Writer(prompts, [*map(len, tokens)], results), requests, len(prompts.errors)
 
-    from zerokit.generation.engine import distribute
-    from zerokit.generation.sampling import end_tokens
 
-    rounds = distribute(
-        [len(tokens) for tokens in job.tokens],
-        batch_size=job.options.batch_size,
-        world_size=group.ranks.world_size,
-    )
-    stops = job.sampling.stop_strings or []
-    finish = CompletionCutter(
-        job.model.tokenizer, end_tokens(job.sampling), [stops] if isinstance(stops, str) else stops
-    )
-    torch.manual_seed(job.options.seed + group.ranks.rank)
-    num_tokens = 0
-    progress = console.progress()
-    progress.disable |= not group.ranks.is_main
-    with progress:
-        bar = progress.add_task("prompts", total=len(job.prompts), note="")
-        for batches in rounds:
-            batch = batches[group.ranks.rank]
-            with group.work.step():
-                made = generator.generate([job.tokens[index] for index in batch], job.sampling)
-            mine = [
-                (index, [finish(tokens) for tokens in sequences])
-                for index, sequences in zip(batch, made, strict=True)
-            ]
-            everyones = [item for part in group.gather_objects(mine) for item in part]
-            num_tokens += sum(done.num_tokens for _, completions in everyones for done in completions)
-            records = [
-                record(index, job.prompts[index], len(job.tokens[index]), completions)
-                for index, completions in everyones
-            ]
-            group.together(partial(results.add, records) if group.ranks.is_main else lambda: None)
-            progress.update(bar, advance=len(everyones), note=f"{num_tokens} tokens")
-    return num_tokens
+def decode(group: RankGroup, job: Job, generator: Generator, writer: Writer | None) -> None:
+    """Decode all requests on all ranks; rank 0 receives and writes the completions meanwhile."""
+    from zerokit.generation.decoding import Decoding
+
+    cut = CompletionCutter(job.model.tokenizer, job.sampling)
+    store = group.store()
+    num_ranks = group.ranks.world_size if group.policy.has_all_ranks else 1
+    shared = SharedQueue(job.requests, store, num_ranks)
+    is_divided = job.mode == "tensor"  # all ranks decode the same requests
+    queue: Queue = shared
+    if is_divided or not group.policy.has_all_ranks:
+        queue = OwnRequests(job.requests if is_divided else group.share(job.requests))
+    collector = None if writer is None else Collector(store, num_ranks, writer.receive, shared.stop)
+    if collector is not None:
+        collector.start()
+
+    def done(decoded: Decoded) -> None:
+        completions = [asdict(cut(tokens)) for tokens in decoded.completions]
+        if not is_divided or collector is not None:
+            send(store, {"index": decoded.index, "completions": completions})
+
+    options, errors = job.options, list[ZerokitError]()
+    batch_size = job.engine.batch_size or options.batch_size
+    try:
+        with group.work.step(), collect_errors(errors):
+            generator.run(queue, done, Decoding(job.sampling, options.seed, batch_size, options.max_batch_tokens))
+    finally:  # else the collector would wait for ever, in a process that goes on
+        if errors:
+            shared.stop()
+        send(store, None)
+
+    def end() -> None:
+        if collector is not None:
+            collector.finish()
+        raise_together(errors)
+
+    group.together(end)
+
+
+class Writer:
+    """Writes records, shows progress and counts, on rank 0."""
+
+    def __init__(self, prompts: Prompts, num_prompt_tokens: Sequence[int], results: Results) -> None:
+        self.num_tokens = 0
+        self._prompts, self._num_prompt_tokens, self._results = prompts, num_prompt_tokens, results
+        self._before = len(results.places)
+        self._started = time.monotonic()
+        self._progress = console.progress()
+        count = len(prompts.values)
+        self._bar = self._progress.add_task("prompts", total=count, completed=self._before, note="")
+
+    def __enter__(self) -> None:
+        self._started = time.monotonic()
+        self._progress.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def receive(self, message: dict[str, Any]) -> None:
+        """Write the completions of a prompt. ZerokitError if that fails."""
+        index = message["index"]
+        completions = [Completion(**fields) for fields in message["completions"]]
+        prompt, num_tokens = self._prompts.values[index], self._num_prompt_tokens[index]
+        self._results.add(record(index, prompt, num_tokens, completions))
+        self.num_tokens += sum(completion.num_tokens for completion in completions)
+        rate = self.num_tokens / (time.monotonic() - self._started)
+        self._progress.update(self._bar, advance=1, note=format_rate(rate))
+
+    def finish(self) -> None:
+        """Write the records of prompts that cannot be used, and all in order. ZerokitError if that fails."""
+        for index, error in self._prompts.errors.items():
+            self._results.add(failed_record(index, self._prompts.values[index], error))
+        self._results.finish()
+
+    def summary(self) -> str:
+        """How many prompts there were, done before, and failed."""
+        parts = [(self._before, "done before"), (len(self._prompts.errors), "failed")]
+        notes = ", ".join(f"{number} {what}" for number, what in parts if number)
+        return quantity(len(self._prompts.values), "prompt") + (f" ({notes})" if notes else "")
 
 
 def check_options(options: Options, ranks: Ranks) -> Sampling:
@@ -201,15 +302,15 @@ def check_before_start(options: Options) -> None:
 
 
 def _look_at_files(options: Options, errors: list[ZerokitError], *, output: bool, inputs: bool) -> None:
-    """Add errors of the output file and of the files to read."""
+    """Add errors of the output file and the prompts (`output`: on rank 0), and of other files to read."""
     if output:
         with collect_errors(errors):
-            check_output(options.output, force=options.force)
+            check_output(options.output, force=options.force, resume=options.resume)
+        with collect_errors(errors):
+            find_files(options.prompts if options.prompts not in (None, STDIN) else (), "--prompts", options.split)
     if inputs:
         with collect_errors(errors):
-            check_before_launch(options.model, where="--model", revision=options.revision)
+            check_quickly(options)
+    if inputs and options.ds_config is not None:
         with collect_errors(errors):
-            find_files(options.prompts or (), "--prompts", options.split)
-        if options.ds_config is not None:
-            with collect_errors(errors):
-                load_ds_config(options.ds_config)
+            load_ds_config(options.ds_config)

@@ -1,49 +1,149 @@
-"""Whether every rank holds the whole model, or ZeRO-3 partitions it among the ranks."""
+"""Chooses the mode of generation by memory, or checks the one that the options name."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from zerokit import console
 from zerokit.distributed.group import RankGroup
 from zerokit.distributed.ranks import Ranks
+from zerokit.errors import ConfigError, ZerokitError
 from zerokit.generation.ds_config import Engine
 from zerokit.generation.model import ModelFiles
 from zerokit.generation.options import Options
+from zerokit.generation.requests import Request, rows_at_once
+from zerokit.hardware.cluster import Cluster
+from zerokit.hardware.costs.card_costs import CardCosts
+from zerokit.hardware.gpus import gpu_of_torch
 from zerokit.hardware.host_memory import host_memory_bytes
-from zerokit.units import format_bytes
+from zerokit.memory.generation import GenerationRun
+from zerokit.models import ModelShape, load_model_shape
+from zerokit.step_time.generation import Candidate, judge_modes, modes_for, reasons, traffic_per_pass
+from zerokit.units import format_bytes, format_rate
 
-_SHARE = 0.5
-"""Share of the free memory that weights may take; the rest is for the key-value cache and workspace."""
+_SWAP = "zerokit-weights"
+"""The folder beside the output for weights on NVMe."""
 
 
-def choose_mode(group: RankGroup, engine: Engine, model: ModelFiles, options: Options) -> Engine:
-    """Return the engine of the mode that the options name or, with ``auto``, that memory allows.
+@dataclass(frozen=True)
+class Work:
+    """What a run decodes, as far as memory depends on it."""
 
-    All ranks choose the same. A full copy on every rank is faster: under ZeRO-3 each token gathers all
-    weights. On one rank ZeRO-3 saves nothing.
+    prompt_tokens: int
+    """Of the longest prompt."""
+    new_tokens: int
+    sequences: int
+    """Completions of all prompts."""
+
+    @classmethod
+    def of(cls, requests: Sequence[Request], new_tokens: int) -> Work:
+        """Return the work of some requests."""
+        longest = max(len(request.tokens) for request in requests)
+        return cls(longest, new_tokens, sum(request.num_completions for request in requests))
+
+
+@dataclass(frozen=True)
+class Free:
+    """Free memory of a rank's device, its host's memory, and the card's name for torch."""
+
+    device_bytes: int
+    host_bytes: int
+    card: str | None
+
+
+def choose_mode(group: RankGroup, engine: Engine, model: ModelFiles, options: Options, work: Work) -> Engine:
+    """Return the engine of the mode that the options name or, with ``auto``, of the fastest one that fits.
+
+    All ranks choose the same; rank 0 prints the mode, what it needs, and why no faster one is possible.
+
+    Raises:
+        ConfigError: the model or the ranks cannot have the named mode.
     """
-    if options.ds_config is not None or options.mode == "sharded":
-        return engine
-    if options.mode == "replicated" or group.ranks.world_size == 1:
-        return engine.replicated()
-    if model.num_parameters is None:  # quantized: ZeRO-3 cannot partition such weights
-        return engine.replicated()
-    import torch
-
-    weights = model.num_parameters * int(getattr(torch, engine.dtype).itemsize)
-    free = min(group.gather_objects(_free_bytes(group.ranks)))
-    fits = weights <= _SHARE * free
+    found = group.gather_objects(free_memory(group.ranks))
+    free = min(found, key=lambda one: one.device_bytes)
+    host = min(one.host_bytes for one in found)
+    zero = engine.ds_config["zero_optimization"]
+    modes = modes_for(options.mode, zero if options.ds_config else None)
+    if options.mode == "auto" and free.card is None:  # the host is the device
+        modes = [mode for mode in modes if mode != "offloaded"] or modes
+    if (shape := _shape(model)) is None:  # quantized weights, which ZeRO-3 cannot partition, or no language model
+        return engine.in_mode("replicated" if "replicated" in modes else modes[0])
+    card = None if free.card is None else gpu_of_torch(free.card)
+    cluster = Cluster(group.ranks.world_size, group.ranks.local_world_size, card, host)
+    rows = rows_at_once(options.batch_size, options.max_batch_tokens, work.prompt_tokens + work.new_tokens)
+    share = -(-work.sequences // group.ranks.world_size)
+    run = GenerationRun(
+        model=shape,
+        cluster=cluster,
+        mode=modes[0],
+        prompt_tokens=work.prompt_tokens,
+        new_tokens=work.new_tokens,
+        on_cpu=free.card is None,
+        batch_size=min(rows, max(1, share)),
+        precision=engine.precision,
+    )
+    if options.ds_config is not None and zero["stage"] == 3:
+        run = replace(run, zero=zero)
+    is_default = (options.batch_size, options.max_batch_tokens) == (Options.batch_size, None)
+    judged = judge_modes(
+        run,
+        free.device_bytes,
+        costs=None if card is None or not card.tflops else CardCosts(cluster),
+        modes=modes,
+        is_running=True,
+        most_sequences=share if is_default else 0,
+    )
+    best = judged[0]
+    if options.mode != "auto" and best.memory is None:
+        raise ConfigError(f"{options.mode} is not possible: {best.reason}", where="--mode", hint="Use --mode auto")
+    if best.reason:  # nothing certainly fits: what needs least
+        best = min((one for one in judged if one.memory), key=lambda one: one.memory.peak, default=best)  # type: ignore[union-attr]
     if group.ranks.is_main:
-        sizes = f"{format_bytes(weights)} of weights, {format_bytes(free)} free per rank"
-        chosen = "replicated, a full copy on every rank" if fits else "sharded, ZeRO-3 partitions the weights"
-        console.note(f"zerokit: mode {chosen} ({sizes})")
-    return engine.replicated() if fits else engine
+        console.note(f"zerokit: {describe(best, judged, free.device_bytes)}")
+    batch = options.batch_size if best.run.batch_size == run.batch_size else best.run.batch_size
+    folder = (options.output or Path("x")).absolute().parent / _SWAP if best.run.nvme else None
+    return engine.in_mode(best.run.mode, batch_size=batch, nvme_path=folder, is_gpu=free.card is not None)
 
 
-def _free_bytes(ranks: Ranks) -> int:
-    """Return the free memory of this rank's GPU or, on CPUs, its part of the machine's."""
+def describe(best: Candidate, judged: Sequence[Candidate], device_bytes: int) -> str:
+    """The mode in one line: memory, traffic per token, speed, and why faster modes are not possible."""
+    run, memory = best.run, best.memory
+    assert memory is not None
+    parts = [
+        f"mode {best.name}, {run.batch_size} at once: {format_bytes(memory.weights)} of weights, "
+        f"{format_bytes(memory.kv_cache)} of KV cache and {format_bytes(memory.workspace)} of workspace, "
+        f"of {format_bytes(device_bytes)} free per rank"
+    ]
+    if traffic := traffic_per_pass(run):
+        parts.append(f"{format_bytes(traffic // run.batch_size)} of traffic per token")
+    if best.time is not None:
+        parts.append(f"about {format_rate(best.time.tokens_per_second)}")
+    if best.reason:
+        parts.append(f"it may not fit: {best.reason}")
+    if others := reasons(judged):
+        parts.append(f"not possible: {others}")
+    return "; ".join(parts)
+
+
+def _shape(model: ModelFiles) -> ModelShape | None:
+    """The model's dimensions; None if its memory cannot be counted."""
+    if model.num_parameters is not None:
+        with suppress(ZerokitError):
+            return load_model_shape(model.config.to_dict(), allow_network=False, allow_torch=False)
+    return None
+
+
+def free_memory(ranks: Ranks) -> Free:
+    """The free memory of this rank's GPU or, on CPUs, its part of the machine's."""
     import torch
     from deepspeed.accelerator import get_accelerator
 
+    host = int(host_memory_bytes())
     if torch.cuda.is_available():
-        return int(torch.cuda.mem_get_info(ranks.local_rank)[0])
-    return int(min(get_accelerator().available_memory(), host_memory_bytes())) // ranks.local_world_size
+        free = int(torch.cuda.mem_get_info(ranks.local_rank)[0])
+        free += torch.cuda.memory_reserved() - torch.cuda.memory_allocated()  # cached by torch
+        return Free(free, host, torch.cuda.get_device_name(ranks.local_rank))
+    return Free(int(min(get_accelerator().available_memory(), host)) // ranks.local_world_size, host, None)

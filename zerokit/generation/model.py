@@ -7,13 +7,33 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from zerokit.checkpoint.pretrained import check_shapes, read_config, read_tokenizer, reason
-from zerokit.checkpoint.source import check_checkpoint, resolve_checkpoint
+from zerokit.checkpoint.adapter_names import LEARNED_TOKENS, WITH_PEFT, find_adapter, read_adapter
+from zerokit.checkpoint.model_files import read_config as read_config_json
+from zerokit.checkpoint.pretrained import (
+    CAUSAL_LM,
+    SEQ2SEQ,
+    ModelKind,
+    check_shapes,
+    load_weights,
+    read_config,
+    read_tokenizer,
+    reason,
+)
+from zerokit.checkpoint.source import (
+    check_before_launch,
+    check_checkpoint,
+    check_files,
+    check_weights,
+    resolve_checkpoint,
+)
+from zerokit.documents import printable
 from zerokit.errors import ModelError
+from zerokit.extras import require
 
 if TYPE_CHECKING:
+    import torch
     from transformers import GenerationConfig, PretrainedConfig, PreTrainedTokenizerBase
 
     from zerokit.generation.options import Options
@@ -32,6 +52,9 @@ class ModelFiles:
     tokenizer: PreTrainedTokenizerBase
     num_parameters: int | None
     """None for a quantized model."""
+    adapter: Path | None = None
+    """A peft adapter on the model."""
+    kind: ModelKind = CAUSAL_LM
 
     @property
     def vocab_size(self) -> int:
@@ -45,26 +68,77 @@ class ModelFiles:
         return int(positions) if positions else None
 
 
+def check_quickly(options: Options) -> None:
+    """Check the model's files before ranks start; of a Hub model only the config is fetched. Raises ModelError."""
+    base, revision = _base_of(options)
+    check_before_launch(base, where=_WHERE, revision=revision)
+
+
 def find_model(options: Options) -> Path:
-    """The local folder of the model, downloaded if it is on the Hub. Raises ModelError."""
-    return resolve_checkpoint(
-        options.model, where=_WHERE, revision=options.revision, remote_code=options.trust_remote_code
-    )
+    """The local folder of the model or, for an adapter, of its base; downloaded if it is on the Hub.
+
+    Raises:
+        ModelError: it does not exist, or the adapter is unsupported.
+    """
+    base, revision = _base_of(options)
+    return resolve_checkpoint(base, where=_WHERE, revision=revision, remote_code=options.trust_remote_code)
 
 
 def read_model(folder: Path, options: Options) -> ModelFiles:
     """Read config and tokenizer, and check the headers of the weights. Raises ModelError."""
     check_checkpoint(folder, where=_WHERE)
     remote = options.trust_remote_code
-    config = read_config(folder, where=_WHERE, trust_remote_code=remote)
-    num_parameters = check_shapes(folder, config, where=_WHERE, trust_remote_code=remote)
+    kind = SEQ2SEQ if read_config_json(folder / "config.json").get("is_encoder_decoder") else CAUSAL_LM
+    config = read_config(folder, where=_WHERE, trust_remote_code=remote, kind=kind)
+    num_parameters = check_shapes(folder, config, where=_WHERE, trust_remote_code=remote, kind=kind)
+    adapter = find_adapter(options.model)
+    source = adapter if adapter is not None and any(adapter.glob("tokenizer*")) else folder
     return ModelFiles(
         folder=folder,
         config=config,
         defaults=_read_defaults(folder, config),
-        tokenizer=read_tokenizer(folder, where=_WHERE, trust_remote_code=remote),
+        tokenizer=read_tokenizer(source, where=_WHERE, trust_remote_code=remote),
         num_parameters=num_parameters,
+        adapter=adapter,
+        kind=kind,
     )
+
+
+def load_model(files: ModelFiles, dtype: torch.dtype, *, trust_remote_code: bool) -> Any:
+    """The model with its adapter, if any, in its layers; under ZeRO-3 all ranks load together.
+
+    Raises:
+        ModelError: weights are missing, or the adapter does not fit; the same on every rank.
+    """
+    model: Any = load_weights(
+        files.folder, files.config, dtype=dtype, where=_WHERE, trust_remote_code=trust_remote_code, kind=files.kind
+    )
+    if files.adapter is None:
+        return model
+    from peft import PeftModel
+
+    try:
+        adapted = PeftModel.from_pretrained(model, str(files.adapter), autocast_adapter_dtype=False)
+    except (RuntimeError, ValueError, TypeError, KeyError) as error:  # each kind of adapter has its own
+        message = f"peft cannot load it on '{files.folder}': {reason(error)}"
+        raise ModelError(
+            message, where=printable(files.adapter), hint="Check that it belongs to this model"
+        ) from error
+    return adapted.to(dtype).get_base_model()
+
+
+def _base_of(options: Options) -> tuple[str, str | None]:
+    """The name and revision of the model or, for an adapter, which is checked, of its base."""
+    if (adapter := find_adapter(options.model)) is None:
+        return options.model, options.revision
+    where = printable(adapter)
+    check_files(adapter, where=where)
+    check_weights(adapter, where=where)
+    kind, base = read_adapter(adapter, hint="Write base_model_name_or_path into adapter_config.json")
+    if kind in LEARNED_TOKENS:
+        raise ModelError(f"has learned tokens ({kind}), which zerokit does not run", where=where, hint=WITH_PEFT)
+    require("peft", where="an adapter")
+    return base, None
 
 
 def _read_defaults(folder: Path, config: PretrainedConfig) -> GenerationConfig:

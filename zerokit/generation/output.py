@@ -1,37 +1,50 @@
 """Writes results: one JSON line per prompt in the order of the input, in a file that is complete or missing.
 
-During a run the results are in ``OUT.jsonl.partial`` in the order of completion; an interrupted run leaves
-it.
+During a run the results are in ``OUT.jsonl.partial`` in the order of completion, below a line that identifies
+the job; an interrupted run leaves it, to be continued.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import sys
+import tempfile
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from zerokit.errors import visible_json
+from zerokit.documents import printable, replace_nonfinite
+from zerokit.errors import DataError, ZerokitError, visible_json
 from zerokit.files import check_writable, explain_write_errors, new_file
 from zerokit.generation.prompts import Prompt
-from zerokit.staging import open_new
+from zerokit.generation.sampling import end_tokens
+from zerokit.staging import check_own_name, open_new
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 
-def check_output(path: Path | None, *, force: bool) -> None:
-    """Check, before computing, that results can be written (ZerokitError); earlier ones only with `force`."""
-    if path is None:
+def check_output(path: Path | None, *, force: bool, resume: bool = False) -> None:
+    """Check, before computing, that results can be written (ZerokitError); over earlier ones only with `force`."""
+    if path is None or (resume and not force and is_finished(path)):
         return
     check_writable(path, force=force, follow_links=True)
     partial = partial_path(path)
     if partial is not None:
-        check_writable(partial, force=force)
+        if os.path.lexists(partial) and not (force or resume):
+            hint = "Add --resume to continue that run, or --force to start over"
+            raise ZerokitError("a run that was stopped has left it", where=printable(partial), hint=hint)
+        check_writable(partial)
+
+
+def is_finished(path: Path) -> bool:
+    """Whether a run has written all its results to `path`, so that there is nothing to resume."""
+    partial = partial_path(path)
+    return path.is_file() and partial is not None and not os.path.lexists(partial)
 
 
 def partial_path(path: Path) -> Path | None:
@@ -48,9 +61,7 @@ def claim_stdout() -> IO[str]:
     return results
 
 
-def record(
-    index: int, prompt: Prompt, num_prompt_tokens: int, completions: Sequence[Completion]
-) -> dict[str, Any]:
+def record(index: int, prompt: Prompt, num_prompt_tokens: int, completions: Sequence[Completion]) -> dict[str, Any]:
     """One line of the output, with one or several completions."""
     head = {"index": index, "prompt" if isinstance(prompt, str) else "messages": prompt}
     if len(completions) == 1:
@@ -63,44 +74,129 @@ def record(
     }
 
 
-class Results:
-    """Collects records on rank 0 and writes them in order, to `path` or, if it is None, to `stream`."""
+def failed_record(index: int, value: Any, error: ZerokitError) -> dict[str, Any]:
+    """The line of a prompt that cannot be used; `value` is what the input has in its place."""
+    value = replace_nonfinite(json.loads(json.dumps(value, default=str)))
+    key = "messages" if isinstance(value, list) else "prompt"
+    return {"index": index, key: value, "finish_reason": "error", "error": str(error)}
 
-    def __init__(self, path: Path | None, stream: IO[str]) -> None:
+
+class Results:
+    """Keeps records on disk as they are made; writes them in order to `path` or, if it is None, to `stream`.
+
+    Args:
+        job: what decides the results, by name: options with their values (``--seed``), and digests of the rest.
+        resume: keep the records of an earlier run of the same job.
+
+    Raises:
+        ZerokitError: the partial file is of another job, damaged, or in use.
+    """
+
+    def __init__(self, path: Path | None, stream: IO[str], job: Mapping[str, Any], *, resume: bool = False) -> None:
         self.path = path
         self.stream = stream
-        self.records: list[dict[str, Any]] = []
-        self._partial: IO[str] | None = None
+        self.places: dict[int, tuple[int, int]] = {}
+        """Index of each record -> its place in the file, and its bytes."""
+        self._job = json.loads(json.dumps(job, default=vars))
+        self._partial = None if path is None else partial_path(path)
+        self._file: IO[bytes] | None = None
+        self._end = 0
+        if resume and self._partial is not None and os.path.lexists(self._partial):
+            check_own_name(self._partial)
+            self._read(self._partial)
 
-    def add(self, records: Iterable[dict[str, Any]]) -> None:
-        """Keep records, whatever their order. ZerokitError if they cannot be written."""
-        records = list(records)
-        self.records += records
-        partial = None if self.path is None else partial_path(self.path)
-        if partial is None:
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Keep a record, whatever their order. ZerokitError if it cannot be written."""
+        if record["index"] in self.places:
             return
-        with explain_write_errors(partial):
-            if self._partial is None:
-                self._partial = open_new(partial)
-            self._partial.writelines(map(_line, records))
-            self._partial.flush()
+        with explain_write_errors(self._partial or Path(tempfile.gettempdir())):
+            if self._file is None:
+                self._file = _open_partial(self._partial)
+                self._append({"job": self._job})
+            self.places[record["index"]] = self._append(record)
 
     def finish(self) -> None:
         """Write all records, sorted by index."""
-        lines = map(_line, sorted(self.records, key=lambda record: record["index"]))
         if self.path is None:
-            self.stream.writelines(map(visible_json, lines))
+            self.stream.writelines(visible_json(line.decode()) for line in self._sorted())
             self.stream.flush()
             return
         with new_file(self.path, follow_links=True) as file:
-            file.writelines(map(str.encode, lines))
+            file.writelines(self._sorted())
         if self._partial is not None:
-            self._partial.close()
-            Path(self._partial.name).unlink(missing_ok=True)
+            self._partial.unlink(missing_ok=True)
+        if self._file is not None:
+            self._file.close()
+
+    def _sorted(self) -> Iterator[bytes]:
+        for _, (start, size) in sorted(self.places.items()):
+            assert self._file is not None
+            yield os.pread(self._file.fileno(), size, start)
+
+    def _append(self, record: Mapping[str, Any]) -> tuple[int, int]:
+        assert self._file is not None
+        start, line = self._end, _line(record)
+        while line:  # a disk that is almost full takes a part
+            written = self._file.write(line)
+            self._end, line = self._end + written, line[written:]
+        return start, self._end - start
+
+    def _read(self, partial: Path) -> None:
+        with explain_write_errors(partial):
+            self._file = partial.open("r+b", buffering=0)
+        _lock(self._file, partial)
+        with partial.open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                if not line.endswith(b"\n"):
+                    break  # cut off when the run was killed
+                try:
+                    record = json.loads(line)
+                    if number == 1:
+                        self._refuse_other_job(dict(record["job"]))
+                    else:
+                        self.places.setdefault(int(record["index"]), (self._end, len(line)))
+                except (ValueError, KeyError, TypeError, RecursionError):
+                    where = f"{printable(partial)}:{number}"
+                    raise DataError("is no record of zerokit generate", where=where, hint=_OTHER_JOB) from None
+                self._end += len(line)
+        self._file.truncate(self._end)
+        self._file.seek(self._end)
+        if not self._end:
+            self._file = None
+
+    def _refuse_other_job(self, job: Mapping[str, Any]) -> None:
+        for name in [*self._job, *job]:
+            mine, other = (str(each.get(name, "not given")) for each in (self._job, job))
+            if mine != other:
+                values = f" ({other} there, {mine} here)" if name.startswith("--") else ""
+                where = printable(self._partial or "")
+                raise ZerokitError(f"is of a run with other {name}{values}", where=where, hint=_OTHER_JOB)
 
 
-def _line(record: dict[str, Any]) -> str:
-    return json.dumps(record, ensure_ascii=False) + "\n"
+_OTHER_JOB = "Repeat the options of that run, or add --force without --resume to start over"
+
+
+def _open_partial(partial: Path | None) -> IO[bytes]:
+    if partial is None:
+        return tempfile.TemporaryFile(buffering=0)
+    file = open_new(partial)
+    _lock(file, partial)
+    return file
+
+
+def _lock(file: IO[bytes], partial: Path) -> None:
+    """Refuse a partial file that another run is writing."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ZerokitError("another run is writing it", where=printable(partial), hint="Wait for its end") from None
+    except OSError:
+        pass  # a file system without locks
+
+
+def _line(record: Mapping[str, Any]) -> bytes:
+    # What is not UTF-8 on the command line has no other form in JSON.
+    return f"{json.dumps(record, ensure_ascii=False)}\n".encode(errors="replace")
 
 
 @dataclass(frozen=True)
@@ -116,23 +212,19 @@ class Completion:
 
     def fields(self) -> dict[str, Any]:
         """Its part of a record."""
-        return {
-            "completion": self.text,
-            "num_completion_tokens": self.num_tokens,
-            "finish_reason": self.finish_reason,
-        }
+        return {"completion": self.text, "num_completion_tokens": self.num_tokens, "finish_reason": self.finish_reason}
 
 
 class CompletionCutter:
     """Cuts generated tokens where the completion ends."""
 
-    def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, end_tokens: frozenset[int], stop_strings: Sequence[str]
-    ) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, config: GenerationConfig) -> None:
+        stops = config.stop_strings or []
+        stop_strings = [stops] if isinstance(stops, str) else stops
         # A special token is not in the text, so as a stop string it is looked for among the tokens.
         special = tokenizer.get_added_vocab()
         self.tokenizer = tokenizer
-        self.end_tokens = end_tokens | {special[stop] for stop in stop_strings if stop in special}
+        self.end_tokens = end_tokens(config) | {special[stop] for stop in stop_strings if stop in special}
         self.stop_strings = [stop for stop in stop_strings if stop not in special]
 
     def __call__(self, tokens: Sequence[int]) -> Completion:
@@ -157,7 +249,5 @@ class CompletionCutter:
     def _tokens_until_stop(self, tokens: Sequence[int]) -> int:
         """Number of tokens until a stop string was complete."""
         return bisect_left(
-            range(len(tokens)),
-            True,
-            key=lambda count: self._first_stop(self._decode(tokens[:count])) is not None,
+            range(len(tokens)), True, key=lambda count: self._first_stop(self._decode(tokens[:count])) is not None
         )

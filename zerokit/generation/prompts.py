@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+import shutil
+import sys
+import tempfile
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from string import Formatter
 from typing import TYPE_CHECKING, Any
 
-from zerokit.data.content import FileContent, digest_files
-from zerokit.data.encoding import check_chat, encode, render_chat
+from zerokit.data.encoding import check_chat, encode, render_chat, value_kind
 from zerokit.data.files import common_format, find_files
 from zerokit.data.sources import load_examples, place_of
-from zerokit.errors import DataError, did_you_mean
+from zerokit.errors import ConfigError, DataError, did_you_mean
+from zerokit.files import new_file
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -21,104 +29,163 @@ if TYPE_CHECKING:
 COLUMNS = ("prompt", "messages", "text")
 """Columns with prompts; the first that exists is used."""
 
-Message = dict[str, Any]
+STDIN = "-"
 
+Message = dict[str, Any]
 
 Prompt = str | list[Message]
 """Text, or the messages of a chat, as the user gave it."""
 
 
-def digest_prompts(options: Options) -> dict[Path, FileContent]:
-    """The content of the files with prompts. DataError if files are missing or cannot be read."""
-    return digest_files(find_files(options.prompts or (), "--prompts", options.split))
+@dataclass
+class Prompts:
+    """The prompts of the input, and which of them cannot be used."""
+
+    values: list[Any]
+    """A :data:`Prompt` each or, if it is none, what the input has in its place."""
+    errors: dict[int, DataError]
+    """Index of a prompt -> why it cannot be used, without a place."""
 
 
-def load_prompts(options: Options, contents: Mapping[Path, FileContent] | None = None) -> list[Prompt]:
-    """All prompts, in the order of the input, without blank lines of texts.
-
-    Args:
-        contents: from :func:`digest_prompts`; None computes them.
+def load_prompts(options: Options) -> Prompts:
+    """All prompts, in the order of the input, without blank lines of texts. Reads stdin for ``-``.
 
     Raises:
-        DataError: missing, malformed or empty, without a usable column, or with a row that is not a prompt.
+        DataError: the input is missing, malformed, empty, or without a usable column.
+        ConfigError: the template is malformed, or names a column that does not exist.
     """
-    if options.prompts is None:
-        return [_from_words(text, number) for number, text in enumerate(options.texts)]
-    examples = load_examples(
-        options.prompts,
-        where="--prompts",
-        subset=options.subset,
-        split=options.split,
-        text_unit="line",
-        contents=contents,
-    )
-    column = next((name for name in COLUMNS if name in examples.columns), None)
-    if column is None:
-        found = ", ".join(f"'{name}'" for name in examples.columns)
-        near = [name for name in examples.columns if did_you_mean(name, COLUMNS).startswith("Did")]
-        rename = f"Rename '{near[0]}'" if near else "Rename the column"
+    if options.prompts == STDIN:
+        with tempfile.TemporaryDirectory() as folder:
+            return _load_source(options, str(_keep_stdin(Path(folder))))
+    if options.prompts is not None:
+        return _load_source(options, options.prompts)
+    return _read_rows(options, ["prompt"], lambda _: iter(options.texts))
+
+
+def _keep_stdin(folder: Path) -> Path:
+    """Write stdin to a file in a folder: JSON lines if it begins with an object, else text."""
+    if sys.stdin is None or sys.stdin.isatty():
         raise DataError(
-            f"'{options.prompts}' has no column 'prompt', 'messages' or 'text', only {found}",
-            where="--prompts",
-            hint=rename,
+            "stdin is closed or a terminal", where="--prompts", hint="Pipe the prompts into zerokit, or name a file"
         )
-    values = list(examples.column(column))
-    files = find_files(options.prompts, "--prompts", options.split)
+    first = sys.stdin.buffer.readline()
+    path = folder / ("stdin.jsonl" if re.match(rb'\s*\{\s*"', first) else "stdin.txt")
+    with new_file(path) as file:
+        file.write(first)
+        shutil.copyfileobj(sys.stdin.buffer, file)
+    return path
+
+
+def _load_source(options: Options, source: str) -> Prompts:
+    examples = load_examples(source, where="--prompts", subset=options.subset, split=options.split, text_unit="line")
+    files = find_files(source, "--prompts", options.split)
     if files and common_format(files, "--prompts").kind == "text":
-        values = [line.rstrip("\r") for line in values if line.strip()]
-        if not values:
+        lines = [line.rstrip("\r") for line in examples.column("text") if line.strip()]
+        if not lines:
+            raise DataError(f"'{source}' has only blank lines", where="--prompts", hint="Write a prompt")
+        return _read_rows(options, ["text"], lambda _: iter(lines))
+    return _read_rows(options, examples.columns, examples.column)
+
+
+def _read_rows(options: Options, columns: list[str], values_of: Callable[[str], Iterator[Any]]) -> Prompts:
+    """The prompts of a table's rows, from one column or by the template."""
+    if options.template is not None:
+        parts = read_template(options.template, columns)
+        fields = [field for _, field in parts if field is not None]
+        rows: Iterator[Any] = (
+            dict(zip(fields, row, strict=True)) for row in zip(*map(values_of, fields), strict=True)
+        )
+        read: Callable[[Any], Prompt] = partial(_fill, parts)
+    else:
+        column = next((name for name in COLUMNS if name in columns), None)
+        if column is None:
+            found = ", ".join(f"'{name}'" for name in columns)
+            near = [name for name in columns if did_you_mean(name, COLUMNS).startswith("Did")]
             raise DataError(
-                f"'{options.prompts}' has only blank lines", where="--prompts", hint="Write a prompt"
+                f"'{options.prompts}' has no column 'prompt', 'messages' or 'text', only {found}",
+                where="--prompts",
+                hint=f"Rename '{near[0]}'" if near else "Rename the column, or write a --template",
             )
-    prompts = []
-    for number, value in enumerate(values):
+        rows, read = values_of(column), partial(_from_row, column=column)
+    prompts = Prompts([], {})
+    for number, row in enumerate(rows):
+        value = row
         try:
-            prompts.append(_from_row(value, column))
+            value = read(row)
         except DataError as error:
-            row = place_of(options.prompts, number, where="--prompts", split=options.split)
-            where = f"{row}, {_place(number)}" if files else f"{options.prompts}, {_place(number)}"
-            raise DataError(error.message, where=where, hint=error.hint) from None
+            prompts.errors[number] = error
+        prompts.values.append(value)
     return prompts
 
 
+def read_template(text: str, columns: Sequence[str]) -> list[tuple[str, str | None]]:
+    """Parts of a template: text, and the column whose value follows. Only names of columns stand in braces.
+
+    Raises:
+        ConfigError: it is malformed, names no column, or one that does not exist.
+    """
+    where = "--template"
+    try:
+        found = list(Formatter().parse(text.replace("\\n", "\n").replace("\\t", "\t")))
+    except ValueError as error:
+        raise ConfigError(f"{error}", where=where, hint="Write {{ and }} for braces") from None
+    for _, field, spec, conversion in found:
+        if spec or conversion:
+            what = f"'{field}' has a conversion or a format"
+            raise ConfigError(what, where=where, hint="Write only the column's name in braces")
+        if field is not None and field not in columns:
+            raise ConfigError(f"no column '{field}'", where=where, hint=did_you_mean(field, columns))
+    if all(field is None for _, field, _, _ in found):
+        raise ConfigError("names no column", where=where, hint=f"Write one of them in braces: {', '.join(columns)}")
+    return [(literal, field) for literal, field, _, _ in found]
+
+
+def _fill(parts: Sequence[tuple[str, str | None]], row: Mapping[str, Any]) -> str:
+    for field, value in row.items():
+        if not isinstance(value, str | int | float):
+            raise DataError(f"'{field}' is {value_kind(value)}", hint="Write text or a number there")
+    return "".join(literal + ("" if field is None else str(row[field])) for literal, field in parts)
+
+
 def tokenize(
-    prompts: Sequence[Prompt], model: ModelFiles, *, max_prompt_tokens: int | None, max_new_tokens: int
-) -> list[list[int]]:
+    prompts: Prompts, model: ModelFiles, *, max_prompt_tokens: int | None, max_new_tokens: int
+) -> list[Sequence[int]]:
     """The tokens of each prompt, with those that the tokenizer or its chat template adds.
+
+    Adds to the errors a prompt that is empty, too long, refused by the chat template, or with a token that
+    the model lacks; its tokens are empty.
 
     Args:
         max_prompt_tokens: keep the last tokens only; None keeps all.
-
-    Raises:
-        DataError: a prompt is empty, too long, refused by the chat template, or has a token that the model
-            lacks.
     """
-    result = []
+    result: list[Sequence[int]] = []
     # Of one that is too long, no more than shows it; but the last ones are known only with all others.
     most = model.max_positions + 1 if max_prompt_tokens is None and model.max_positions is not None else None
-    for number, prompt in enumerate(prompts):
-        tokens = _tokens_of(prompt, number, model.tokenizer, most)
-        if not tokens:
-            raise DataError("is empty", where=_place(number), hint="Write something in it, or remove it")
-        if max_prompt_tokens is not None:
-            tokens = tokens[-max_prompt_tokens:]
-        _check_length(len(tokens), number, model.max_positions, max_new_tokens)
-        if max(tokens) >= model.vocab_size:
-            raise DataError(
-                f"has token {max(tokens)}, but the model has only {model.vocab_size} embeddings",
-                where=_place(number),
-                hint="Use the tokenizer that belongs to the model",
-            )
-        result.append(tokens)
+    for number, prompt in enumerate(prompts.values):
+        tokens: list[int] = []
+        if number not in prompts.errors:
+            try:
+                tokens = _tokens_of(prompt, model.tokenizer, most)[-(max_prompt_tokens or 0) :]
+                _check_tokens(tokens, model, max_new_tokens)
+            except DataError as error:
+                prompts.errors[number], tokens = error, []
+        result.append(array("i", tokens))
     return result
 
 
-def _from_words(text: str, number: int) -> Prompt:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        raise DataError("is not UTF-8", where=_place(number), hint="Set the terminal to UTF-8") from None
-    return text
+def refuse_all(prompts: Prompts, options: Options) -> None:
+    """Raise a DataError if no prompt can be used, with the place of the first."""
+    if len(prompts.errors) < len(prompts.values):
+        return
+    first = prompts.errors[0]
+    where = "prompt 0"
+    if options.prompts not in (None, STDIN):
+        files = find_files(options.prompts or (), "--prompts", options.split)
+        row = place_of(options.prompts or (), 0, where="--prompts", split=options.split) if files else options.prompts
+        where = f"{row}, {where}"
+    count = len(prompts.values)
+    message = f"{first.message}, and no other of {count} prompts can be used" if count > 1 else first.message
+    raise DataError(message, where=where, hint=first.hint)
 
 
 def _from_row(value: Any, column: str) -> Prompt:
@@ -137,9 +204,7 @@ def _messages(value: list[Any]) -> list[Message]:
         raise DataError("has no messages", hint="Write at least one")
     for message in value:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise DataError(
-                "a message is not a mapping with a role", hint='Write {"role": "user", "content": "..."}'
-            )
+            raise DataError("a message is not a mapping with a role", hint='Write {"role": "user", "content": "..."}')
     check_chat(value)
     # Templates test for the presence of keys.
     messages = [{key: item for key, item in message.items() if item is not None} for message in value]
@@ -150,43 +215,43 @@ def _messages(value: list[Any]) -> list[Message]:
     return messages
 
 
-def _tokens_of(
-    prompt: Prompt, number: int, tokenizer: PreTrainedTokenizerBase, most: int | None
-) -> list[int]:
+def _tokens_of(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, most: int | None) -> list[int]:
     if isinstance(prompt, str):
+        try:
+            prompt.encode("utf-8")
+        except UnicodeEncodeError:  # from the command line
+            raise DataError("is not UTF-8", hint="Set the terminal to UTF-8") from None
         return encode(tokenizer, prompt, most=most)
     if tokenizer.chat_template is None:
         raise DataError(
             "is a chat, but the tokenizer has no chat template",
-            where=_place(number),
             hint="Use a chat model, or a column 'prompt' with text",
         )
     try:
         text = render_chat(tokenizer, prompt, add_generation_prompt=True)
     except DataError as error:
-        raise DataError(
-            f"the chat template refuses it: {error.message}",
-            where=_place(number),
-            hint="Correct the messages",
-        ) from error
+        message = f"the chat template refuses it: {error.message}"
+        raise DataError(message, hint="Correct the messages") from error
     return encode(tokenizer, text, most=most, special_tokens=False)
 
 
-def _check_length(length: int, number: int, max_positions: int | None, max_new_tokens: int) -> None:
-    if max_positions is None or length + max_new_tokens <= max_positions:
+def _check_tokens(tokens: Sequence[int], model: ModelFiles, max_new_tokens: int) -> None:
+    if not tokens:
+        raise DataError("is empty", hint="Write something in it, or remove it")
+    if max(tokens) >= model.vocab_size:
+        raise DataError(
+            f"has token {max(tokens)}, but the model has only {model.vocab_size} embeddings",
+            hint="Use the tokenizer that belongs to the model",
+        )
+    positions = model.max_positions
+    if positions is None or len(tokens) + max_new_tokens <= positions:
         return
-    found = f"{length}" if length <= max_positions else f"more than {max_positions}"
-    room = max_positions - max_new_tokens
+    found = f"{len(tokens)}" if len(tokens) <= positions else f"more than {positions}"
+    room = positions - max_new_tokens
     if room > 0:
         hint = f"Shorten it, pass --max-prompt-tokens {room}, or lower --max_new_tokens"
     else:
-        hint = f"Lower --max_new_tokens below {max_positions}"
+        hint = f"Lower --max_new_tokens below {positions}"
     raise DataError(
-        f"{found} tokens and {max_new_tokens} new ones do not fit the model's {max_positions} positions",
-        where=_place(number),
-        hint=hint,
+        f"{found} tokens and {max_new_tokens} new ones do not fit the model's {positions} positions", hint=hint
     )
-
-
-def _place(number: int) -> str:
-    return f"prompt {number}"

@@ -6,82 +6,35 @@ rest. Here types are checked by the tables below, the rest by running the option
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Mapping, Sequence
+import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from zerokit.errors import ConfigError, ZerokitError, collect_errors, did_you_mean, raise_together
 from zerokit.passthrough_options import PassthroughOption, parse_passthrough_options
+from zerokit.tables import table_of
 
 if TYPE_CHECKING:
+    import torch
     from transformers import GenerationConfig
 
     from zerokit.generation.model import ModelFiles
 
 DEFAULT_MAX_NEW_TOKENS = 64
 
-_WHOLE_FROM_1 = ("max_new_tokens", "num_beams", "num_return_sequences")
-_WHOLE_FROM_0 = ("min_new_tokens", "top_k", "no_repeat_ngram_size", "pad_token_id")
-_FRACTIONS = ("top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff")
-_NUMBERS = ("temperature", "repetition_penalty", "length_penalty", "max_time")
-_SWITCHES = ("do_sample", "use_cache", "renormalize_logits", "remove_invalid_values", "disable_compile")
-
-_TOKENS = (
-    "pad_token_id",
-    "eos_token_id",
-    "bos_token_id",
-    "forced_bos_token_id",
-    "forced_eos_token_id",
-    "suppress_tokens",
-    "begin_suppress_tokens",
-)
-
-_SAMPLING_ONLY = ("temperature", "top_k", *_FRACTIONS)
+_TABLE = table_of(__file__)
+_TYPES = {name: words for words, names in _TABLE["types"].items() for name in names}
+"""GenerationConfig name -> the type of its value, in words."""
+_FLOATS = ("a number from 0 to 1", "a finite number")
+_SWITCH = "true or false"
+_SAMPLING_ONLY = ("temperature", "top_k", *_TABLE["types"]["a number from 0 to 1"])
 _BEAMS_ONLY = ("length_penalty", "early_stopping")
 
 _HOW = "Quote a prompt that has spaces, and write --prompt before each"
-_TEXT_OUTPUT = "The output is text; there is nothing to set"
-_ASSISTED_DECODING = "Leave it out: assisted decoding takes one prompt at a time"
-_MOVED_TO_HUB = "Leave it out: transformers moved this method to the Hub"
-_ENCODER_DECODER = "Leave it out: it is for encoder-decoder models"
-REFUSED: Mapping[str, str] = {
-    "max_length": "It counts the prompt and its padding too, which differ by batch: use --max_new_tokens",
-    "min_length": "It counts the prompt and its padding too, which differ by batch: use --min_new_tokens",
-    "guidance_scale": "Leave it out: it runs the model outside the steps that ranks take together",
-    "token_healing": "Leave it out: it changes the prompt",
-    "compile_config": "Leave it out: ZeRO-3 does not compile",
-    "max_cache_len": "Leave it out: the cache is sized by --max_new_tokens",
-    "continuous_batching_config": "Leave it out: use --batch-size",
-    "is_assistant": _ASSISTED_DECODING,
-    "use_mtp": _ASSISTED_DECODING,
-    "speculation_type": _ASSISTED_DECODING,
-    "prompt_lookup_num_tokens": _ASSISTED_DECODING,
-    "max_matching_ngram_size": _ASSISTED_DECODING,
-    "num_assistant_tokens": _ASSISTED_DECODING,
-    "num_assistant_tokens_schedule": _ASSISTED_DECODING,
-    "assistant_confidence_threshold": _ASSISTED_DECODING,
-    "assistant_early_exit": _ASSISTED_DECODING,
-    "assistant_lookbehind": _ASSISTED_DECODING,
-    "assistant_ensemble_weight": _ASSISTED_DECODING,
-    "target_lookbehind": _ASSISTED_DECODING,
-    "penalty_alpha": _MOVED_TO_HUB,
-    "dola_layers": _MOVED_TO_HUB,
-    "constraints": _MOVED_TO_HUB,
-    "force_words_ids": _MOVED_TO_HUB,
-    "num_beam_groups": _MOVED_TO_HUB,
-    "diversity_penalty": _MOVED_TO_HUB,
-    "low_memory": _MOVED_TO_HUB,
-    "encoder_repetition_penalty": _ENCODER_DECODER,
-    "encoder_no_repeat_ngram_size": _ENCODER_DECODER,
-    "decoder_start_token_id": _ENCODER_DECODER,
-    "output_attentions": _TEXT_OUTPUT,
-    "output_hidden_states": _TEXT_OUTPUT,
-    "output_scores": _TEXT_OUTPUT,
-    "output_logits": _TEXT_OUTPUT,
-    "return_dict_in_generate": _TEXT_OUTPUT,
-    "transformers_version": _TEXT_OUTPUT,
-}
+REFUSED = {name: instead for instead, names in _TABLE["refused"].items() for name in names}
 """GenerationConfig name that zerokit refuses -> what to do instead."""
 
 
@@ -143,32 +96,26 @@ def _check_name(option: str, name: str, names: list[str], own_names: Sequence[st
 def _value(name: str, given: PassthroughOption) -> Any:
     if name == "stop_strings" and given.text and not given.text.startswith(("[", '"', "'")):
         return given.text  # "###" would be a comment in YAML
-    value = True if given.text is None and name in _SWITCHES else given.value()
+    expected = _TYPES.get(name)
+    value = True if given.text is None and expected == _SWITCH else given.value()
     if value is None:
         return None
-    expected = _expected(name, value)
-    if expected is not None:
-        raise ConfigError(
-            f"expected {expected}, found '{given.text}'", where=given.option, hint="Change the value"
-        )
-    return float(value) if name in (*_NUMBERS, *_FRACTIONS) else value
+    if expected is not None and not _is_of_type(value, expected):
+        raise ConfigError(f"expected {expected}, found '{given.text}'", where=given.option, hint="Change the value")
+    return float(value) if expected in _FLOATS else value
 
 
-def _expected(name: str, value: Any) -> str | None:
-    """The expected type if `value` has another one; None if it is right."""
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if name in _SWITCHES:
-        return None if isinstance(value, bool) else "true or false"
-    if name in _WHOLE_FROM_1:
-        return None if whole and value >= 1 else "a whole number from 1"
-    if name in _WHOLE_FROM_0:
-        return None if whole and value >= 0 else "a whole number from 0"
-    number = whole or isinstance(value, float)
-    if name in _FRACTIONS:
-        return None if number and 0 <= value <= 1 else "a number from 0 to 1"
-    if name in _NUMBERS:
-        return None if number and abs(value) < float("inf") else "a finite number"
-    return None
+def _is_of_type(value: Any, expected: str) -> bool:
+    if isinstance(value, bool) or expected == _SWITCH:
+        return isinstance(value, bool) and expected == _SWITCH
+    match expected:
+        case "a whole number from 1":
+            return isinstance(value, int) and value >= 1
+        case "a whole number from 0":
+            return isinstance(value, int) and value >= 0
+        case "a number from 0 to 1":
+            return isinstance(value, int | float) and 0 <= value <= 1
+    return isinstance(value, int | float) and abs(value) < float("inf")
 
 
 def settle_sampling(sampling: Sampling, model: ModelFiles) -> GenerationConfig:
@@ -235,7 +182,7 @@ def try_sampling(sampling: Sampling, config: GenerationConfig, model: ModelFiles
 
 
 def _check_tokens(sampling: Sampling, vocab_size: int) -> None:
-    for name in _TOKENS:
+    for name in _TABLE["tokens"]:
         value = sampling.values.get(name)
         for token in value if isinstance(value, list) else [value]:
             if isinstance(token, int) and not 0 <= token < vocab_size:
@@ -250,7 +197,8 @@ def _merge(sampling: Sampling, defaults: GenerationConfig) -> GenerationConfig:
     from transformers import GenerationConfig
 
     # A model may come with guidance, say, which would make a rank run the model while others do not.
-    own = {name: value for name, value in defaults.to_dict().items() if name not in REFUSED}
+    kept = "decoder_start_token_id"
+    own = {name: value for name, value in defaults.to_dict().items() if name not in REFUSED or name == kept}
     try:
         return GenerationConfig.from_dict({**own, **sampling.values})
     except Exception as error:
@@ -277,3 +225,51 @@ def _check_effect(sampling: Sampling, config: GenerationConfig) -> None:
         given = [name for name in names if name in sampling.values]
         if given and not is_on:
             raise ConfigError("would have no effect", where=sampling.where(given[0]), hint=fix)
+
+
+def looks_at_tokens(processor: Any) -> bool:
+    """Whether a logits processor looks at more than each row's scores, as far as is known."""
+    return type(processor).__name__ not in _TABLE["score_processors"]
+
+
+def completion_key(seed: int, index: int, number: int) -> int:
+    """A 32-bit number, with sign, that seeds the samples of completion `number` of prompt `index`."""
+    digest = hashlib.blake2b(struct.pack("<Qqq", seed % 2**64, index, number), digest_size=4).digest()
+    return int(struct.unpack("<i", digest)[0])
+
+
+def draw_tokens(scores: torch.Tensor, keys: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
+    """Draw a token of each row with the probabilities softmax(scores).
+
+    By the Gumbel-max trick: the largest of score + noise, where a token's noise depends only on its number and
+    on the row's key and step. So neither the batch nor the device matters, and rounding errors rarely do.
+
+    Args:
+        scores: float32, [rows, vocabulary].
+        keys: int32, [rows], of :func:`completion_key`.
+        steps: [rows], how many tokens a row has already.
+
+    Returns:
+        int64, [rows].
+    """
+    import torch
+
+    tokens = torch.arange(scores.shape[1], dtype=torch.int32, device=scores.device)
+    rows = _mixed(keys + steps.to(torch.int32) * _GOLDEN)
+    bits = (_mixed(rows[:, None] ^ _mixed(tokens)) >> 9) & 0x7FFFFF
+    uniform = bits.float().add_(0.5).mul_(2.0**-23)  # neither 0 nor 1, which more bits would round to
+    return scores.sub(uniform.log_().neg_().log_()).argmax(-1)
+
+
+_GOLDEN = 0x9E3779B9 - 2**32
+"""2**32 divided by the golden ratio, as int32: steps are far apart."""
+
+
+def _mixed(bits: torch.Tensor) -> torch.Tensor:
+    """A hash of int32: "lowbias32" of https://nullprogram.com/blog/2018/07/31/ (public domain)."""
+    bits = bits ^ ((bits >> 16) & 0xFFFF)
+    bits = bits * 0x7FEB352D
+    bits ^= (bits >> 15) & 0x1FFFF
+    bits *= 0x846CA68B - 2**32
+    bits ^= (bits >> 16) & 0xFFFF
+    return bits

@@ -11,6 +11,53 @@ from zerokit.units import GIB, MIB, format_bytes
 
 
 @dataclass(frozen=True)
+class Parallelism:
+    """GPUs that share their sequences: each group of ``sequence * tensor`` ranks reads the same batch.
+
+    Groups are consecutive ranks, those of tensor parallelism innermost, as in DeepSpeed
+    (``parallel_state_sp.py``, ``utils/groups.py``).
+
+    Raises:
+        ZerokitError: a size is below 1.
+    """
+
+    sequence: int = 1
+    """GPUs that divide the tokens of each sequence (DeepSpeed's Ulysses)."""
+    tensor: int = 1
+    """GPUs that divide each layer (DeepSpeed's AutoTP)."""
+
+    def __post_init__(self) -> None:
+        for name, size in (("--sequence-parallel", self.sequence), ("--tensor-parallel", self.tensor)):
+            if size < 1:
+                raise ZerokitError(f"{size} is no number of GPUs", where=name, hint="Give 1 or more")
+
+    @property
+    def group_size(self) -> int:
+        """Ranks that read the same batch."""
+        return self.sequence * self.tensor
+
+    def data_ranks(self, num_gpus: int) -> int:
+        """Groups that read different batches.
+
+        Raises:
+            ZerokitError: the groups do not divide the GPUs.
+        """
+        if num_gpus % self.group_size:
+            factors = [f"{size} of {name} parallelism" for name, size in vars(self).items() if size > 1]
+            raise ZerokitError(
+                f"{'1 GPU does' if num_gpus == 1 else f'{num_gpus} GPUs do'} not divide into groups of "
+                + " x ".join(factors),
+                where="--sequence-parallel" if self.sequence > 1 else "--tensor-parallel",
+                hint=f"Use a multiple of {self.group_size} GPUs, or sizes whose product divides {num_gpus}",
+            )
+        return num_gpus // self.group_size
+
+
+DATA_PARALLEL = Parallelism()
+"""Each GPU reads its own batch."""
+
+
+@dataclass(frozen=True)
 class Cluster:
     """GPUs in nodes of equal size. None: unknown.
 
@@ -19,7 +66,7 @@ class Cluster:
     """
 
     num_gpus: int | None = None
-    """All GPUs: one data-parallel rank each."""
+    """All GPUs, one rank each."""
     gpus_per_node: int = GPUS_PER_NODE
     """A run on fewer GPUs uses one node."""
     gpu: Gpu | None = None
@@ -84,7 +131,6 @@ class Cluster:
 
     @property
     def gpu_memory_bytes(self) -> int | None:
-        """Memory of one GPU."""
         return None if self.gpu is None else self.gpu.memory_bytes
 
     def check_rank(self, rank: int) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from zerokit.errors import ZerokitError, nearest
+from zerokit.tables import table_of
 from zerokit.units import GIB, MIB, format_bytes, parse_bytes
-
-_FILE = Path(__file__).with_name("gpus.json")
 
 _KEPT_BY_DRIVERS = 0.02
 """Share of the nominal memory (GB read as GiB) that torch does not report: the maximum of NVIDIA's cards with
@@ -50,7 +49,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Price:
-    """US dollars per GPU and hour, on demand: minimum and maximum seen."""
+    """US dollars per GPU and hour, on demand: minimum and maximum seen, and a typical one if known."""
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
@@ -58,6 +57,14 @@ class Price:
     high: float
     of: str
     """Date."""
+    typical: float | None = None
+    typical_of: str = ""
+    """Date of `typical`."""
+
+    @property
+    def usual(self) -> float:
+        """The typical price, else the geometric mean of minimum and maximum."""
+        return self.typical or round(math.sqrt(self.low * self.high), 4)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,9 +116,7 @@ class Gpu:
         why = f"the nominal {self.nominal_gb} GB less {_KEPT_BY_DRIVERS:.0%} that drivers keep"
         if source is not None:
             why = sources()[source]
-        return (
-            f"what torch reports of {self.name} is not published: {format_bytes(self.memory_bytes)} is {why}"
-        )
+        return f"what torch reports of {self.name} is not published: {format_bytes(self.memory_bytes)} is {why}"
 
     def with_memory(self, num_bytes: int) -> Gpu:
         """The same card with another memory size.
@@ -130,7 +135,6 @@ def some_gpu(name: str | None, memory_bytes: int | None, *, timed: bool = False)
     """The card of a name, a card with only its memory known, or a card with another memory size.
 
     Args:
-        name: of the card; None if only its memory is known.
         memory_bytes: of the card; None: its own.
         timed: whether times are needed too, for which memory alone is not enough.
 
@@ -168,10 +172,6 @@ def find_gpu(name: str, *, timed: bool = False) -> Gpu:
 
     Case, blanks, hyphens, the maker's name, "RTX" and a final "GB" do not matter.
 
-    Args:
-        name: as a user writes it.
-        timed: whether times are needed too.
-
     Raises:
         ZerokitError: there is no such card, or several.
     """
@@ -181,9 +181,7 @@ def find_gpu(name: str, *, timed: bool = False) -> Gpu:
         return found
     several = [gpu.name for gpu in gpus() if folded and _folded(gpu.name).startswith(folded)]
     if len(several) > 1:
-        raise ZerokitError(
-            f"'{name}' may be several GPUs", where="--gpu", hint=f"Choose one of {', '.join(several)}"
-        )
+        raise ZerokitError(f"'{name}' may be several GPUs", where="--gpu", hint=f"Choose one of {', '.join(several)}")
     known = [one.removeprefix("RTX ") for gpu in gpus() for one in (gpu.name, *gpu.also)]
     # A misspelled name keeps its letters or its number: 2080 is no typo of H200.
     letters, number = _letters_and_number(name)
@@ -193,6 +191,11 @@ def find_gpu(name: str, *, timed: bool = False) -> Gpu:
     alone = f"memory alone: --gpu-memory {_size_in(name) or '16GiB'}"
     hint = f"{listed} For another card give its {'figures: --hardware FILE' if timed else alone}"
     raise ZerokitError(f"there is no GPU '{name}'", where="--gpu", hint=hint)
+
+
+def add_gpu(gpu: Gpu) -> None:
+    """Have :func:`find_gpu` know a card of a hardware file, unless the catalogue has one of its name."""
+    _by_folded_name().setdefault(_folded(gpu.name), gpu)
 
 
 def _size_in(name: str) -> str | None:
@@ -218,24 +221,19 @@ def matching_gpus(part: str) -> tuple[Gpu, ...]:
     folded = _folded(part)
     found = tuple(gpu for gpu in gpus() if any(folded in _folded(name) for name in gpu_names(gpu)))
     if not found:
-        raise ZerokitError(
-            f"no GPU has '{part}' in its name", where="NAME", hint="Leave it out for all of them"
-        )
+        raise ZerokitError(f"no GPU has '{part}' in its name", where="NAME", hint="Leave it out for all of them")
     return found
 
 
 def gpu_names(gpu: Gpu) -> tuple[str, ...]:
-    """All listed names of a card."""
     return (gpu.name, *gpu.also, *([gpu.torch_name] if gpu.torch_name else []))
 
 
 @cache
 def _read() -> tuple[tuple[Gpu, ...], Mapping[str, str], Mapping[str, list[Any]]]:
-    import json
-
     from pydantic import TypeAdapter
 
-    data = json.loads(_FILE.read_text(encoding="utf-8"))
+    data = table_of(__file__)
     return TypeAdapter(tuple[Gpu, ...]).validate_python(data["gpus"]), data["sources"], data["bounds"]
 
 

@@ -65,7 +65,6 @@ def read_hardware(path: str | Path, *, timed: bool = False, run: Cluster | None 
     """Read a hardware file, JSON or YAML.
 
     Args:
-        path: of the file.
         timed: whether it must have the card's speed.
         run: its number of GPUs and GPUs per node.
 
@@ -102,9 +101,7 @@ def hardware_of(document: Document) -> Hardware:
         raise DocumentError("has no card", where=document.where(), hint='Begin with {"gpu": {"name": ...}}')
     for key in data.keys() - set(_KEYS):
         raise DocumentError(
-            f"there is no key '{key}'",
-            where=document.where((key,)),
-            hint=did_you_mean(str(key), _KEYS),
+            f"there is no key '{key}'", where=document.where((key,)), hint=did_you_mean(str(key), _KEYS)
         )
     gpu = find_gpu(data["gpu"]) if isinstance(data["gpu"], str) else _gpu(document)
     changed = copy.deepcopy(figures())
@@ -214,16 +211,12 @@ def _shown(number: float) -> str:
 def _change(target: dict[str, Any], changes: Any, path: KeyPath, document: Document, gpu: str) -> None:
     """Replace known numbers by those of a file."""
     if not isinstance(changes, dict):
-        raise DocumentError(
-            "is not a section of figures", where=document.where(path), hint="As in figures.json"
-        )
+        raise DocumentError("is not a section of figures", where=document.where(path), hint="As in figures.json")
     for key, value in changes.items():
         here = (*path, key)
         if key not in target and not (path[-1] == "cards" and key == gpu):
             raise DocumentError(
-                f"there is no figure '{key}'",
-                where=document.where(here),
-                hint=did_you_mean(str(key), tuple(target)),
+                f"there is no figure '{key}'", where=document.where(here), hint=did_you_mean(str(key), tuple(target))
             )
         known = target.get(key)
         if isinstance(known, dict):
@@ -247,9 +240,7 @@ def _check_ranges(changed: Mapping[str, Any], document: Document) -> None:
     ]
     for kind, spreads in changed["spread"].items():
         if isinstance(spreads, dict):
-            ranges += [
-                (("figures", "spread", kind, name), (low, 1, high)) for name, (low, high) in spreads.items()
-            ]
+            ranges += [(("figures", "spread", kind, name), (low, 1, high)) for name, (low, high) in spreads.items()]
     for path, figures_in_order in ranges:
         if list(figures_in_order) != sorted(figures_in_order):
             raise DocumentError(
@@ -271,9 +262,7 @@ def _of_own_card(others: Mapping[str, Any], value: Any, path: KeyPath, document:
         if isinstance(number, float | int)
     }
     if not isinstance(value, dict):
-        raise DocumentError(
-            "is not a section of figures", where=document.where(path), hint=f"Of {sorted(known)}"
-        )
+        raise DocumentError("is not a section of figures", where=document.where(path), hint=f"Of {sorted(known)}")
     for name in value.keys() - known.keys():
         hint = did_you_mean(str(name), sorted(known))
         raise DocumentError(f"there is no figure '{name}'", where=document.where((*path, name)), hint=hint)
@@ -285,9 +274,7 @@ def _like(known: Any, value: Any, path: KeyPath, document: Document) -> Any:
     where = document.where(path)
     if isinstance(known, int | float):
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-            raise DocumentError(
-                f"{value!r} is no figure", where=where, hint=f"Give a number above 0, such as {known}"
-            )
+            raise DocumentError(f"{value!r} is no figure", where=where, hint=f"Give a number above 0, such as {known}")
         if not known / _FACTOR / 10 <= value <= known * _FACTOR:
             message = f"{_shown(value)} is far from what is known: {known:g}"
             raise DocumentError(message, where=where, hint="Give it in the unit of figures.json")

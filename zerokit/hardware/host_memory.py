@@ -11,11 +11,7 @@ from zerokit.control_groups import group_files
 
 
 def host_memory_bytes(root: Path = Path("/")) -> int:
-    """Memory of this machine, or the limit of its control groups (container, cluster job).
-
-    Args:
-        root: the system's root folder.
-    """
+    """Memory of this machine, or the limit of its control groups (container, cluster job)."""
     whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min([whole, *_group_limits(root)])
 

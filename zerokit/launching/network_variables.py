@@ -26,9 +26,7 @@ def read_network_variables(path: Path) -> dict[str, str]:
     report = read_document(path).data
     checks = report.get("checks") if isinstance(report, dict) else None
     if not isinstance(checks, list) or not all(isinstance(result, dict) for result in checks):
-        raise LaunchError(
-            "is no report of 'zerokit doctor --format json'", where=printable(path), hint=_AGAIN
-        )
+        raise LaunchError("is no report of 'zerokit doctor --format json'", where=printable(path), hint=_AGAIN)
     found: dict[str, str] = {}
     for result in checks:
         variables = result.get("variables", {})

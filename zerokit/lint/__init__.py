@@ -7,5 +7,3 @@ from zerokit.findings import Finding, Severity
 from zerokit.lint.rule import RULES, Rule
 from zerokit.lint.run import Report, check_config, check_document
 from zerokit.lint.subject import Subject
-
-__all__ = ["RULES", "Finding", "Report", "Rule", "Severity", "Subject", "check_config", "check_document"]

@@ -1,7 +1,5 @@
 """The conditions that the tables of rules and defects name by their words."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -10,9 +8,22 @@ from operator import ge, gt, lt, ne, or_
 from typing import Any
 
 from zerokit.config.base import AUTO, ZERO, Section
-from zerokit.config.conditions import Condition, bf16_optimizer
+from zerokit.config.conditions import (
+    DECAY_STEPS,
+    DEVICE,
+    FAST_INIT,
+    LOSS_SCALING,
+    NO_WRITER,
+    NOT_READ,
+    NVME,
+    OLD_SWITCH,
+    Condition,
+    bf16_optimizer,
+)
 from zerokit.config.dtypes import FP32_NAMES
+from zerokit.config.optimizers import OptimizerSpec
 from zerokit.config.scheduler import TORCH_SCHEDULERS
+from zerokit.config.unused_keys import UnusedKey
 from zerokit.documents import split_dotted
 from zerokit.lint.number_formats import format_at, fp16_may_be_on, precision, switch
 from zerokit.lint.optimizer_facts import (
@@ -23,10 +34,11 @@ from zerokit.lint.optimizer_facts import (
     optimizer_name,
     schedule_argument,
     schedule_name,
+    spec,
     torch_adam,
 )
 from zerokit.lint.subject import Subject
-from zerokit.releases.versions import parse_version
+from zerokit.releases.versions import known_at, parse_version
 
 
 @cache
@@ -124,10 +136,17 @@ def _has_no_effect(name: str, why: str | None) -> Test:
     return lambda subject: path in subject.unused and by_stage in (None, subject.unused[path].by_stage)
 
 
-def _does_not_divide_the_gpus(name: str) -> Test:
+def _compares_run(name: str, relation: str, what: str) -> Test:
+    """Whether the key's number has the relation to a number of the run, if that is known."""
+    compare: Callable[[int, int], Any] = {
+        "above": gt,
+        "at least": ge,
+        "that does not divide": lambda size, number: number % size,
+    }[relation]
+
     def test(subject: Subject) -> bool:
-        size, gpus = subject.value(*keys_of(name)), subject.cluster.num_gpus
-        return isinstance(size, int) and gpus is not None and gpus % size != 0
+        size, number = subject.value(*keys_of(name)), _NUMBERS_OF_RUN[what](subject)
+        return isinstance(size, int) and number is not None and bool(compare(size, number))
 
     return test
 
@@ -178,6 +197,47 @@ def _communicates_another_format(subject: Subject) -> bool:
     return None not in (weights, sent) and weights != sent
 
 
+def _differs_from_the_weights(name: str) -> Test:
+    """Whether the key names a floating-point format other than that of the weights."""
+
+    def test(subject: Subject) -> bool:
+        weights, named = precision(subject), format_at(subject, *keys_of(name))
+        return weights is not None and named not in (None, "int8", weights)
+
+    return test
+
+
+def _has_no_value(name: str) -> Test:
+    """Whether DeepSpeed finds no value; null counts as none."""
+    is_null = _is_written(name, "null")
+    return lambda subject: subject.is_absent(*keys_of(name)) or is_null(subject)
+
+
+def _is_open(name: str) -> Test:
+    """Whether the key has "auto", by itself or by default."""
+    path = keys_of(name)
+
+    def test(subject: Subject) -> bool:
+        value: Any = subject.config
+        for key in path:
+            value = getattr(value, key)
+        return bool(value == AUTO) and not subject.is_uncertain(*path)
+
+    return test
+
+
+def _betas_are_reversed(subject: Subject) -> bool:
+    betas = optimizer_argument(subject, "betas")
+    return isinstance(betas, list) and betas[0] > betas[1]
+
+
+def _is_known(name: str) -> Test:
+    """Whether the release knows the key; so does one that is not given."""
+    return lambda subject: (
+        subject.run.deepspeed_version is None or known_at(keys_of(name), subject.run.deepspeed_version)
+    )
+
+
 def _may_exceed_the_bucket(subject: Subject) -> bool:
     """Whether a gradient may be larger than the bucket; always if the model or the bucket is not known."""
     model, recipe = subject.run.model, subject.run.recipe
@@ -196,6 +256,19 @@ def _may_fit_a_sub_group(subject: Subject) -> bool:
     return size is None or model.num_parameters // ranks <= size
 
 
+def _of_model(subject: Subject, *names: str) -> Any:
+    """A property of the model; None if the model, or one on the way, is not there."""
+    found: Any = subject.run.model
+    for name in names:
+        found = None if found is None else getattr(found, name)
+    return found
+
+
+def _of_optimizer(test: Callable[[OptimizerSpec], Any]) -> Test:
+    """A condition of the optimizer that the file names; it does not hold if that is not certain."""
+    return lambda subject: (found := spec(subject)) is not None and test(found)
+
+
 def _all_steps_warm_up(subject: Subject) -> bool:
     total = schedule_argument(subject, "total_num_steps")
     return isinstance(total, int) and total == schedule_argument(subject, "warmup_num_steps")
@@ -205,6 +278,16 @@ def _has_lists(subject: Subject) -> bool:
     params = subject.written_value(*SCHEDULER)
     return isinstance(params, Mapping) and any(isinstance(value, list) for value in params.values())
 
+
+_LEAF_MODELS = frozenset({"mixtral", "qwen2_moe", "qwen3_moe"})
+"""The `model_type` of models whose expert blocks DeepSpeed treats as leaf modules by itself."""
+
+_NUMBERS_OF_RUN: Mapping[str, Callable[[Subject], int | None]] = {
+    "the GPUs": lambda subject: subject.cluster.num_gpus,
+    "the GPUs of a node": lambda subject: subject.cluster.gpus_per_node,
+    "the key-value heads": lambda subject: _of_model(subject, "num_key_value_heads"),
+    "the experts": lambda subject: _of_model(subject, "experts", "num_experts"),
+}
 
 _NAMED: Mapping[str, Test] = {
     "bf16": lambda subject: subject.value("bf16", "enabled") is True,
@@ -224,7 +307,15 @@ _NAMED: Mapping[str, Test] = {
     "`peft.modules_to_save` in the recipe": lambda subject: (
         subject.run.recipe and (subject.run.recipe.peft or {}).get("modules_to_save")
     ),
+    "the Trainer runs the recipe": lambda subject: (
+        subject.run.recipe is not None and subject.run.target in ("trainer", None)
+    ),
+    "a dense model": lambda subject: subject.run.model and subject.run.model.experts is None,
+    "experts without a leaf module of DeepSpeed's": lambda subject: (
+        _of_model(subject, "experts") and _of_model(subject, "model_type") not in _LEAF_MODELS
+    ),
     "a mixture of experts": lambda subject: subject.run.model and subject.run.model.experts is not None,
+    "ranks that share a sequence": lambda subject: subject.run.parallelism.sequence > 1,
     "DeepSpeed's Adam or AdamW on the GPU": _fused_adam,
     "an optimizer other than DeepSpeed's Adam or AdamW on the GPU": lambda subject: not _fused_adam(subject),
     "more than 2^31 - 1 parameters on a GPU": _more_than_an_int_counts,
@@ -237,6 +328,15 @@ _NAMED: Mapping[str, Test] = {
     "a schedule": schedule_name,
     "a schedule of PyTorch": lambda subject: schedule_name(subject) in TORCH_SCHEDULERS,
     "an optimizer": optimizer_name,
+    "PyTorch's Adam or AdamW": torch_adam,
+    "an optimizer that is no Adam or AdamW": lambda subject: optimizer_name(subject) not in (None, "adam", "adamw"),
+    "betas in the wrong order": _betas_are_reversed,
+    "an optimizer without DeepSpeed's code for the host": _of_optimizer(lambda found: not found.has_cpu_code),
+    "an optimizer that needs whole tensors": _of_optimizer(lambda found: found.needs_whole_tensors),
+    "an optimizer whose step fails": _of_optimizer(lambda found: found.step_fails),
+    "an optimizer that ZeRO has not tested": _of_optimizer(
+        lambda found: not found.zero_supports and not found.step_fails
+    ),
     "an optimizer that DeepSpeed wraps": _is_wrapped,
     "trains in bf16": lambda subject: switch(subject, "bf16"),
     "trains in fp16": lambda subject: switch(subject, "fp16"),
@@ -245,13 +345,15 @@ _NAMED: Mapping[str, Test] = {
     "fp16 may be on": fp16_may_be_on,
     "one GPU": lambda subject: subject.cluster.num_gpus == 1,
     "one node": _on_one_node,
-    "GPUs that do not fill nodes": lambda subject: (
-        (subject.cluster.num_gpus or 0) % subject.cluster.gpus_per_node
-    ),
+    "GPUs that do not fill nodes": lambda subject: (subject.cluster.num_gpus or 0) % subject.cluster.gpus_per_node,
     "parameters on the GPU": lambda subject: (
         subject.offload_param is None and not subject.is_uncertain(ZERO, "offload_param")
     ),
     "a file that DeepSpeed may read as it is": lambda subject: subject.may_be_plain,
+    "an unknown target": lambda subject: subject.run.target is None,
+    "`fp16.min_loss_scale` above the start": lambda subject: (
+        subject.config.fp16.min_loss_scale > 2**subject.config.fp16.initial_scale_power
+    ),
     "an unknown release": lambda subject: subject.run.deepspeed_version is None,
     "a model in bf16": lambda subject: subject.run.model and subject.run.model.dtype == "bfloat16",
     "a quantised model": lambda subject: subject.run.model and subject.run.model.quantization is not None,
@@ -260,8 +362,7 @@ _NAMED: Mapping[str, Test] = {
     "lists among `scheduler.params`": _has_lists,
     "`total_num_steps` equal to `warmup_num_steps`": _all_steps_warm_up,
     "`cycle_first_stair_count` or `cycle_second_stair_count`": lambda subject: (
-        schedule_argument(subject, "cycle_first_stair_count")
-        or schedule_argument(subject, "cycle_second_stair_count")
+        schedule_argument(subject, "cycle_first_stair_count") or schedule_argument(subject, "cycle_second_stair_count")
     ),
 }
 """Conditions by their words, where these follow no pattern."""
@@ -271,17 +372,23 @@ _PATTERNS: Mapping[str, Callable[..., Test]] = {
     r"target ([\w ]+)": lambda names: lambda subject: subject.run.target in names.split(" or "),
     r"the optimizer ([\w ]+)": _optimizer_is,
     r"the schedule (.+)": lambda names: lambda subject: schedule_name(subject) in names.split(" or "),
-    r"`training\.(\w+)` in the recipe": lambda name: lambda subject: _training(subject, name) is True,
+    r"`training\.(\w+)`( false)? in the recipe": lambda name, off: (
+        lambda subject: _training(subject, name) is (not off)
+    ),
+    r"weights in ([\w ]+)": lambda formats: lambda subject: precision(subject) in formats.split(" or "),
+    r"no value of `([\w.]+)`": _has_no_value,
+    r"offload by `(\w+)`": lambda key: lambda subject: key in subject.offloads,
+    r"an open `([\w.]+)`": _is_open,
+    r"a release that knows `([\w.]+)`": _is_known,
+    r"`([\w.]+)` in another format than the weights": _differs_from_the_weights,
     r"no `([\w.]+)`": lambda name: lambda subject: subject.is_absent(*keys_of(name)),
     r"`([\w.]+)` (above|below|at least) ([\d.]+)( in the file)?": _compares,
     r"`([\w.]+)` (above|unlike) `([\w.]+)`": _compares_keys,
     r"`([\w.]+)` (with|without) (\w+)": _lists,
     r"an odd `([\w.]+)`": lambda name: lambda subject: (subject.value(*keys_of(name)) or 0) % 2,
-    r"`([\w.]+)` that does not divide the GPUs": _does_not_divide_the_gpus,
+    rf"`([\w.]+)` (above|at least|that does not divide) ({'|'.join(_NUMBERS_OF_RUN)})": _compares_run,
     r"`([\w.]+)` has no effect(?: in (this|any) stage)?": _has_no_effect,
-    r"a key of `(\w+)` has no effect": lambda name: (
-        lambda subject: name in (path[0] for path in subject.unused)
-    ),
+    r"a key of `(\w+)` has no effect": lambda name: lambda subject: name in (path[0] for path in subject.unused),
     r"`([\w.]+)` in (fp32|fp16|bf16|int8)": lambda name, wanted: (
         lambda subject: format_at(subject, *keys_of(name)) == wanted
     ),
@@ -290,3 +397,42 @@ _PATTERNS: Mapping[str, Callable[..., Test]] = {
     r"`([\w.]+)`(?: ([\w ]+))?": _has_value,
 }
 """Patterns of the other words -> the test, by what the pattern's groups match."""
+
+
+def is_idle_by_stage(key: UnusedKey, subject: Subject) -> bool:
+    """Whether it is a key of `zero_optimization` that does nothing in this stage, and no other rule's."""
+    is_zeros = key.path[0] == ZERO and len(key.path) == 2 and key.by_stage
+    return is_zeros and subject.is_set(ZERO, "stage") and key.path[1] not in _HAVE_OTHER_RULES
+
+
+_HAVE_OTHER_RULES = frozenset(
+    (
+        *("stage", "compute_grad_norm", "cpu_offload", "cpu_offload_param", "cpu_offload_use_pin_memory"),
+        *("legacy_stage1", "offload_optimizer", "offload_param", "pipeline_loading_checkpoint", "zenflow"),
+    )
+)
+
+
+def _is_idle_beside_others(key: UnusedKey, subject: Subject) -> bool:
+    if key.by_stage:
+        return key.path[0] not in (ZERO, "bf16", "fp16", "optimizer", "compile", "pipeline")
+    return key.acts.when in (DEVICE, NO_WRITER)
+
+
+def _is_for_nvme(key: UnusedKey, subject: Subject) -> bool:
+    device = subject.value(*map(str, key.path[:-1]), "device")
+    return key.acts.when is NVME or (key.acts.when is FAST_INIT and device != "nvme")
+
+
+KINDS_OF_UNUSED_KEYS: Mapping[str, Callable[[UnusedKey, Subject], bool]] = {
+    "keys of ZeRO, by the stage": is_idle_by_stage,
+    "keys of DeepCompile, by the stage": lambda key, subject: key.path[0] == "compile" and key.by_stage,
+    "keys that DeepSpeed does not read": lambda key, subject: (
+        key.acts.when in (NOT_READ, OLD_SWITCH) and key.path[-1] != "cpu_offload_use_pin_memory"
+    ),
+    "keys beside other keys": _is_idle_beside_others,
+    "keys for NVMe": _is_for_nvme,
+    "keys of the loss scale": lambda key, subject: key.acts.when is LOSS_SCALING,
+    "keys of the decay after the cycle": lambda key, subject: key.acts.when is DECAY_STEPS,
+}
+"""Kinds of keys that change nothing, as rows name them in `each`."""

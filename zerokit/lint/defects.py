@@ -6,14 +6,10 @@ reproduced by training a small model. `changes` are settings that a release read
 where no key, default or bound shows it.
 """
 
-from __future__ import annotations
-
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import and_
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 from zerokit.config.base import ZERO
@@ -23,6 +19,7 @@ from zerokit.findings import Severity
 from zerokit.lint.condition_words import condition, keys_of
 from zerokit.lint.subject import Subject
 from zerokit.releases.versions import Span, Version, parse_span, parse_version
+from zerokit.tables import table_of
 
 Harm = Literal["wrong results", "crash", "stuck", "memory", "speed"]
 
@@ -64,7 +61,6 @@ class Defect:
         return parse_span(self.releases)
 
     def affects(self, version: Version) -> bool:
-        """Whether a release has it."""
         return version in self.span
 
     def met_at(self, subject: Subject) -> KeyPath | None:
@@ -137,11 +133,10 @@ def _all(words: list[str]) -> Condition:
     return reduce(and_, map(condition, words))
 
 
-_TABLE = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+_TABLE = table_of(__file__)
 
 KNOWN_DEFECTS: dict[str, Defect] = {
-    row["id"]: Defect(**{**row, "when": _all(row["when"]) if "when" in row else None})
-    for row in _TABLE["defects"]
+    row["id"]: Defect(**{**row, "when": _all(row["when"]) if "when" in row else None}) for row in _TABLE["defects"]
 }
 """By id. The ids are unique and stay."""
 

@@ -6,8 +6,6 @@ By a key at the top that DeepSpeed, transformers and accelerate ignore::
                                               "reason": "..."}]}
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

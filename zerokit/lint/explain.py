@@ -1,7 +1,5 @@
 """The text of ``zerokit explain`` about a rule, a defect or a key."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 
@@ -128,7 +126,8 @@ def _of_key(path: KeyPath) -> str:
         parts.append("\n".join(f"- {fact}" for fact in facts))
     section = section_at(path)
     if section is not None:
-        parts += [section_description(section), _keys(section)]
+        keys = [f"- `{name}`: {description(section, name)}" for name in section.model_fields]
+        parts += [section_description(section), "Keys:\n\n" + "\n".join(keys)]
     found = _found_at(path, model)
     rules = [rule for rule in all_rules().values() if rule.id in found or _speaks_of(rule, path)]
     if rules:
@@ -159,11 +158,6 @@ def _facts(path: KeyPath, model: type[Section], said: str) -> Iterator[str]:
     release = since(path)
     if release is not None and "Since DeepSpeed" not in said:
         yield f"Since DeepSpeed {release}"
-
-
-def _keys(section: type[Section]) -> str:
-    lines = [f"- `{name}`: {description(section, name)}" for name in section.model_fields]
-    return "Keys:\n\n" + "\n".join(lines)
 
 
 def _speaks_of(rule: Rule, path: KeyPath) -> bool:

@@ -1,7 +1,5 @@
 """Finds and reads the files that a person names."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -27,21 +25,8 @@ from zerokit.documents import (
 from zerokit.documents.causes import has_tags
 from zerokit.errors import DocumentError
 from zerokit.findings import Finding
-from zerokit.lint.recognition import (
-    is_meant,
-    mentions_ds_config,
-    mentions_launch,
-    refuse_other_files,
-)
-from zerokit.lint.run import (
-    OnBug,
-    Report,
-    Select,
-    check_document,
-    check_launch_document,
-    everything,
-    launched_run,
-)
+from zerokit.lint.recognition import is_meant, mentions_ds_config, mentions_launch, refuse_other_files
+from zerokit.lint.run import OnBug, Report, Select, check_document, check_launch_document, everything, launched_run
 from zerokit.resolving.run import Run
 
 STDIN = Path("-")
@@ -123,9 +108,7 @@ def named_ds_configs(documents: Sequence[Document], run: Run) -> dict[Path, Run]
         found = find_ds_config(document) if is_launch_file(document.data) else None
         if found is not None:
             runs.setdefault(found, []).append(launched_run(document.data, run))
-    return {
-        file: several[0] if len(set(map(_facts, several))) == 1 else run for file, several in runs.items()
-    }
+    return {file: several[0] if len(set(map(_facts, several))) == 1 else run for file, several in runs.items()}
 
 
 def twins(documents: Sequence[Document]) -> dict[str, str]:

@@ -3,8 +3,6 @@
 A defect that depends on such a value is neither met nor ruled out by the file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
@@ -37,13 +35,9 @@ def filled(subject: Subject) -> Iterator[tuple[str, Subject]]:
     if subject.run.recipe is not None or subject.run.target == "deepspeed":
         return
     precisions = [one for one in _PRECISIONS if _may_train(subject, str(next(iter(one[1]))[0]))]
-    numbers = [one for one in _NUMBERS if all(subject.is_set(*path, to=AUTO) for path in map(_texts, one[1]))]
+    numbers = [one for one in _NUMBERS if all(subject.is_set(*map(str, path), to=AUTO) for path in one[1])]
     yield from (_with(subject, one) for one in (*precisions, *numbers))
     yield from (_with(subject, *pair) for pair in product(precisions, numbers))
-
-
-def _texts(path: KeyPath) -> tuple[str, ...]:
-    return tuple(map(str, path))
 
 
 def _may_train(subject: Subject, section: str) -> bool:

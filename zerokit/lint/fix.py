@@ -1,7 +1,5 @@
 """Fixes a file: the fixes of its findings, one at a time, until none is left."""
 
-from __future__ import annotations
-
 import difflib
 import json
 import re
@@ -24,8 +22,6 @@ _LONGEST = 60
 
 @dataclass(frozen=True)
 class Fixed:
-    """A file after its fixes."""
-
     document: Document
     """As it is now."""
     done: tuple[Finding, ...]
@@ -66,10 +62,7 @@ def fix_document(document: Document, check: Callable[[Document], Report]) -> Fix
         tried -= harms.keys()  # which may harm no more
         harms.clear()
         done.append(replace(finding, hint=_became(finding, document) or _left(finding, report)))
-    found = (
-        replace(one, fix=(), unfixed=harms[_key(one)]) if _key(one) in harms else one
-        for one in report.findings
-    )
+    found = (replace(one, fix=(), unfixed=harms[_key(one)]) if _key(one) in harms else one for one in report.findings)
     left = tuple(map(_with_the_reason, found))
     return Fixed(document, tuple(done), replace(report, findings=left))
 

@@ -1,7 +1,5 @@
 """Many findings of one cause as one: placeholders of a template, and "auto" in one section."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -10,6 +8,7 @@ from zerokit.documents import Document, KeyPath, leaves
 from zerokit.documents.causes import is_bare_placeholder, is_placeholder
 from zerokit.findings import SEVERITIES, Finding
 from zerokit.lint.rule import RULES
+from zerokit.units import listed
 
 TEMPLATE = "template"
 _OF_A_SECTION = ("unfilled-auto", "auto-beside-numbers")
@@ -99,18 +98,13 @@ def _as_one(group: list[Finding]) -> Finding:
     others = [finding for finding in group if finding is not lead]
     if not others:
         return lead
-    names = list(dict.fromkeys(f"'{_key(finding.path)}'" for finding in others))
+    names = list(dict.fromkeys(f"'{finding.path[len(_section(finding.path))]}'" for finding in others))
     more = [f"{len(names) - _MOST_NAMES} more"] if len(names) > _MOST_NAMES else []
     shown = [*names[:_MOST_NAMES], *more]
-    listed = " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
     return replace(
         lead,
-        message=f"{lead.message}; so {'are' if len(names) > 1 else 'is'} {listed}",
+        message=f"{lead.message}; so {'are' if len(names) > 1 else 'is'} {listed(shown)}",
         hint=min((finding.hint or "" for finding in group), key=len),
         fix=tuple(edit for finding in group for edit in finding.fix) if lead.fix else (),
         also=tuple(finding.path for finding in others),
     )
-
-
-def _key(path: KeyPath) -> object:
-    return path[len(_section(path))]

@@ -1,8 +1,6 @@
 """What the rules of the YAML of ``accelerate launch`` look at: the file, who runs it, the ds_config it
 names."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property

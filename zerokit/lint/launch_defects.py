@@ -1,17 +1,14 @@
 """Known defects of accelerate that the YAML of ``accelerate launch`` brings about; the table is
 `launch_defects.json`."""
 
-from __future__ import annotations
-
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from zerokit.documents import KeyPath, split_dotted, value_at
 from zerokit.errors import ConfigError
 from zerokit.lint.launch import AccelerateVersion, Launch
+from zerokit.tables import table_of
 
 
 def parse_accelerate_version(text: str) -> AccelerateVersion:
@@ -45,17 +42,14 @@ class LaunchDefect:
 
     @property
     def path(self) -> KeyPath:
-        """Where it is reported."""
         return split_dotted(self.at)
 
     @property
     def message(self) -> str:
-        """What goes wrong."""
         return f"accelerate before {self.before} {self.harm}"
 
     @property
     def advice(self) -> str:
-        """What to do."""
         return f"Use accelerate {self.before} or later, or {self.instead}"
 
     def is_met(self, launch: Launch) -> bool:
@@ -71,6 +65,4 @@ def _has(launch: Launch, key: str, wanted: str) -> bool:
     return value not in ("no", "none", "false", "") if wanted == "set" else value == wanted
 
 
-LAUNCH_DEFECTS = tuple(
-    LaunchDefect(**row) for row in json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
-)
+LAUNCH_DEFECTS = tuple(LaunchDefect(**row) for row in table_of(__file__))

@@ -3,12 +3,9 @@
 Names and values are those of accelerate 1.15; a test compares them.
 """
 
-from __future__ import annotations
+from zerokit.tables import table_of
 
-import json
-from pathlib import Path
-
-_NAMES: dict[str, list[str]] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+_NAMES: dict[str, list[str]] = table_of(__file__)
 
 TOP_KEYS = frozenset(_NAMES["top_keys"])
 """Fields of `ClusterConfig` in `accelerate/commands/config/config_args.py`."""

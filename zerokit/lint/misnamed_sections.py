@@ -1,7 +1,5 @@
 """Checks sections with misspelled names as the sections that they were plainly meant to be."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
@@ -76,10 +74,7 @@ def _first(findings: list[Finding], document: Document) -> tuple[Finding, Move] 
 
 def _moved(entries: Mapping[KeyPath, _Entry], move: Move) -> dict[KeyPath, _Entry]:
     size = len(move.path)
-    return {
-        (*move.to, *path[size:]) if path[:size] == move.path else path: entry
-        for path, entry in entries.items()
-    }
+    return {(*move.to, *path[size:]) if path[:size] == move.path else path: entry for path, entry in entries.items()}
 
 
 def _with_paths(finding: Finding, other: Callable[[KeyPath], KeyPath]) -> Finding:
@@ -93,8 +88,5 @@ def _with_paths(finding: Finding, other: Callable[[KeyPath], KeyPath]) -> Findin
                 return edit
 
     return replace(
-        finding,
-        path=other(finding.path),
-        fix=tuple(map(with_path, finding.fix)),
-        also=tuple(map(other, finding.also)),
+        finding, path=other(finding.path), fix=tuple(map(with_path, finding.fix)), also=tuple(map(other, finding.also))
     )

@@ -1,7 +1,5 @@
 """The number formats that a config trains in, as far as they are known."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from zerokit.choices import Precision

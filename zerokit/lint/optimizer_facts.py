@@ -1,7 +1,5 @@
 """A config's optimizer and schedule, as rules read them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from zerokit.config.base import AUTO, Section
@@ -9,6 +7,7 @@ from zerokit.config.optimizer import params_of_optimizer
 from zerokit.config.optimizers import OptimizerSpec, optimizer_spec
 from zerokit.config.params import OptimizerParams, SchedulerParams
 from zerokit.lint.subject import Subject
+from zerokit.tables import table_of
 
 OPTIMIZER = ("optimizer", "params")
 SCHEDULER = ("scheduler", "params")
@@ -83,14 +82,7 @@ def schedule_argument(subject: Subject, name: str) -> Any:
     return None if value == AUTO else value
 
 
-_RATE_OF_SCHEDULE = {
-    "WarmupLR": "warmup_max_lr",
-    "WarmupDecayLR": "warmup_max_lr",
-    "OneCycle": "cycle_max_lr",
-    "LRRangeTest": "lr_range_test_min_lr",
-    "CyclicLR": "max_lr",
-    "OneCycleLR": "max_lr",
-}
+_RATE_OF_SCHEDULE: dict[str, str] = table_of(__file__)["rate_of_schedule"]
 
 
 def rate_of_schedule(subject: Subject) -> str | None:

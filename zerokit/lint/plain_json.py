@@ -1,7 +1,5 @@
 """Checks a file's text: DeepSpeed reads more than JSON, transformers and accelerate do not."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,24 +9,16 @@ from zerokit.documents import Departure, Document, value_at
 from zerokit.documents.causes import is_bare_placeholder
 from zerokit.findings import Finding, ReplaceText
 from zerokit.lint.rule import RULES
+from zerokit.tables import table_of
+from zerokit.units import listed
 
 RULE = "not-plain-json"
 
-_PLURAL = {
-    "comment": "comments",
-    "trailing comma": "a comma after the last entry",
-    "missing comma": "missing commas",
-    "bare key": "keys without quotes",
-    "bare value": "texts without quotes",
-    "single quotes": "single quotes",
-    "byte-order mark": "a byte-order mark",
-    "no braces": "no braces around the whole",
-}
+_PLURAL: dict[str, str] = table_of(__file__)
+"""Kind of a departure from JSON -> its words for several."""
 
 
-def check_text(
-    document: Document, found: list[Finding], target: Target | None
-) -> tuple[list[Finding], list[Finding]]:
+def check_text(document: Document, found: list[Finding], target: Target | None) -> tuple[list[Finding], list[Finding]]:
     """Adapt findings about values to the text of the file, and find what is wrong with the text itself.
 
     Args:
@@ -74,7 +64,6 @@ def _named(finding: Finding, departure: Departure | None, document: Document) ->
 
 def _of_text(departures: list[Departure], document: Document, target: Target | None) -> Finding:
     kinds = list(dict.fromkeys(_PLURAL[departure.kind] for departure in departures))
-    listed = " and ".join([", ".join(kinds[:-1]), kinds[-1]] if len(kinds) > 1 else kinds)
     reader = {"trainer": "the Trainer reads", "accelerate": "accelerate reads"}.get(
         target or "", "the Trainer and accelerate read"
     )
@@ -83,7 +72,7 @@ def _of_text(departures: list[Departure], document: Document, target: Target | N
     hint = first.hint + (f"; {others} more place{'s' * (others > 1)}" if others else "")
     return Finding(
         (),
-        f"not plain JSON ({listed}): DeepSpeed reads the file, but {reader} only JSON",
+        f"not plain JSON ({listed(kinds)}): DeepSpeed reads the file, but {reader} only JSON",
         hint,
         first.line,
         first.column,

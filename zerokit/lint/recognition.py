@@ -1,24 +1,21 @@
 """Tells a ds_config from other files."""
 
-from __future__ import annotations
-
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from zerokit.config.base import is_comment
 from zerokit.config.key_index import keys_of
 from zerokit.config.launch_file import SECTION, is_launch_file, is_local
 from zerokit.config.removed_keys import REMOVED_KEYS
-from zerokit.config.root import DeepSpeedConfig
+from zerokit.config.sections import DeepSpeedConfig
 from zerokit.config.unknown_keys import INFERENCE_KEYS, meaning_of
 from zerokit.documents import Document, KeyPath, dotted
 from zerokit.errors import DocumentError
 from zerokit.spelling import distance
+from zerokit.tables import table_of
 
-_TABLES: Mapping[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+_TABLES: Mapping[str, Any] = table_of(__file__)
 _TELLING = frozenset[str](_TABLES["ds_config"])
 """Keys that only a ds_config has at its top."""
 _SHARED = frozenset[str](_TABLES["shared"])
@@ -131,15 +128,12 @@ def refuse_other_files(document: Document) -> None:
         raise DocumentError(
             "is a recipe of zerokit, not a ds_config",
             where=document.name,
-            hint=f"'zerokit train --recipe {document.name} --preview 1' checks it",
+            hint=f"'zerokit train --recipe {document.name} --preview 1' checks it, and "
+            f"'zerokit resolve --recipe {document.name}' prints its ds_config",
         )
     if (kind := _other(data)) is not None:
         named = data.get("deepspeed")
-        hint = (
-            f"It names {named}"
-            if isinstance(named, str)
-            else "Give the file that DeepSpeed gets as its config"
-        )
+        hint = f"It names {named}" if isinstance(named, str) else "Give the file that DeepSpeed gets as its config"
         raise DocumentError(f"is {kind}, not a ds_config", where=document.name, hint=hint)
 
 

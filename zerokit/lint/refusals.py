@@ -1,7 +1,5 @@
 """Every refusal that the rules know, for a config that has been resolved."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -44,11 +42,6 @@ def with_refusals(resolution: Resolution, document: Document, run: Run) -> Resol
     """`resolution` with everything that the target and DeepSpeed refuse; what is refused is not lost.
 
     A refusal of the resolution replaces what the rules report about the same key.
-
-    Args:
-        resolution: as :func:`zerokit.resolving.trace.resolve` makes it, which knows the target's refusals.
-        document: the config that was resolved.
-        run: what it was resolved for.
     """
     valid = load_valid_part(document)
     found = [Refused(dotted(one.path), one.message) for one in _of_single_keys(valid.findings, document, run)]

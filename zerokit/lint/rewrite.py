@@ -4,8 +4,6 @@ An edit is made in the text and in the data, and the new text is read again: wha
 edit says, or nothing is changed.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable
@@ -210,9 +208,7 @@ def _to_text(value: Any, document: Document, indent: str, path: KeyPath) -> str:
         ]
         return "{" + newline + f",{newline}".join(entries) + newline + indent + "}"
     if isinstance(value, dict):
-        items = (
-            f"{json.dumps(k, ensure_ascii=False)}: {_to_text(v, document, '', ())}" for k, v in value.items()
-        )
+        items = (f"{json.dumps(k, ensure_ascii=False)}: {_to_text(v, document, '', ())}" for k, v in value.items())
         return "{" + ", ".join(items) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_to_text(item, document, indent, ()) for item in value) + "]"
@@ -237,9 +233,7 @@ def _is_spread(text: str, document: Document, section: KeyPath) -> bool:
 def _comma_after(document: Document, offset: int) -> int | None:
     """The offset of the comma after the entry that ends at `offset`, past spaces and comments."""
     text = _text(document)
-    comments = {
-        departure.start: departure.end for departure in document.departures if departure.kind == "comment"
-    }
+    comments = {departure.start: departure.end for departure in document.departures if departure.kind == "comment"}
     while offset < len(text):
         if offset in comments:
             offset = comments[offset]

@@ -1,7 +1,5 @@
 """What a lint rule is, the list of all rules, and the functions that check some of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,28 +10,13 @@ from zerokit.findings import Edit, Severity
 from zerokit.lint.examples import run_facts
 from zerokit.lint.launch import Launch
 from zerokit.lint.subject import Subject
+from zerokit.tables import table_of
 
 Need = Literal["num_gpus", "model", "recipe", "gpu", "gpu_memory", "host_memory"]
 """What a rule needs to know besides the config: the names of options of ``zerokit check``."""
 NEEDS: tuple[Need, ...] = get_args(Need)
 
-TOPICS: Mapping[str, str] = {
-    "structure": "The file and its keys",
-    "auto": 'The word "auto"',
-    "batch": "Batch sizes",
-    "precision": "Precision",
-    "optimizer": "Optimizer",
-    "scheduler": "Learning-rate schedule",
-    "zero": "ZeRO stages",
-    "offload": "Offload",
-    "buckets": "Buckets and memory",
-    "saving": "Saving",
-    "parallelism": "Parallelism",
-    "versions": "Versions of DeepSpeed",
-    "performance": "Speed",
-    "trainer": "Under the Trainer",
-    "accelerate": "Under accelerate",
-}
+TOPICS: Mapping[str, str] = table_of(__file__)
 """Topic of rules -> its heading."""
 
 

@@ -1,7 +1,5 @@
 """The page of a rule, for ``zerokit explain`` and the documentation site."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -50,7 +48,8 @@ def _parts(rule: Rule) -> Iterator[str]:
     yield rule.text
     language = "yaml" if rule.check_launch else "json"
     yield f"## What it finds\n\n```{language}\n{_example_text(rule, rule.bad)}```"
-    yield f"`{_command(rule)}` says:\n\n```text\n{_lines(rule, found)}```"
+    lines = "".join(f"{line_of(_file(rule), finding)}\n" for finding in found)
+    yield f"`{_command(rule)}` says:\n\n```text\n{lines}```"
     yield f"## Fixed\n\n```{language}\n{_example_text(rule, rule.good)}```"
 
 
@@ -70,10 +69,6 @@ def _facts(rule: Rule, found: list[Finding]) -> str:
 def in_code(need: str) -> str:
     """The option that gives a rule what it needs."""
     return f"`--{need.replace('_', '-')}`"
-
-
-def _lines(rule: Rule, found: list[Finding]) -> str:
-    return "".join(f"{line_of(_file(rule), finding)}\n" for finding in found)
 
 
 def _file(rule: Rule) -> str:

@@ -1,7 +1,5 @@
 """Running the rules."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,7 +13,7 @@ from zerokit.config.key_index import as_written, canonical
 from zerokit.config.launch_file import FILE_KEY, SECTION, ds_config_of, find_ds_config, launch_place
 from zerokit.config.load import load_valid_part
 from zerokit.config.normal_form import RENAMED
-from zerokit.config.root import DeepSpeedConfig
+from zerokit.config.sections import DeepSpeedConfig
 from zerokit.documents import Document, read_document, value_at
 from zerokit.errors import DocumentError
 from zerokit.findings import SEVERITIES, Edit, Finding, Move, Remove, ReplaceText, SetValue
@@ -64,7 +62,6 @@ class Report:
         return all(finding.severity != "error" for finding in self.findings)
 
     def __bool__(self) -> bool:
-        """As `ok`."""
         return self.ok
 
     def __repr__(self) -> str:
@@ -79,22 +76,15 @@ Select = Callable[[Report], Report]
 
 
 def everything(report: Report) -> Report:
-    """All findings."""
     return report
 
 
 def check_document(
-    document: Document,
-    run: Run | None = None,
-    *,
-    on_bug: OnBug | None = None,
-    select: Select = everything,
+    document: Document, run: Run | None = None, *, on_bug: OnBug | None = None, select: Select = everything
 ) -> Report:
     """Everything that is wrong with a ds_config read from a file.
 
     Args:
-        document: as read by :func:`zerokit.documents.read_document`.
-        run: what is known of the run that it is meant for.
         on_bug: called for a rule that fails, so that the others go on; None lets its exception through.
         select: the findings to report, before findings about the same place are merged.
     """
@@ -130,11 +120,7 @@ def check_config(
 
 
 def check_launch_document(
-    document: Document,
-    run: Run | None = None,
-    *,
-    twin: str | None = None,
-    on_bug: OnBug | None = None,
+    document: Document, run: Run | None = None, *, twin: str | None = None, on_bug: OnBug | None = None
 ) -> Report:
     """Everything that is wrong with the YAML of ``accelerate launch``, as far as it concerns DeepSpeed.
 
@@ -143,7 +129,6 @@ def check_launch_document(
 
     Args:
         document: the file; a ds_config that it names is read, too.
-        run: what is known of the run.
         twin: another launch file of its folder with the same content.
         on_bug: see `check_document`.
     """
@@ -211,7 +196,6 @@ def in_launch_file(finding: Finding, launch: Document) -> Finding:
 
 
 def missing_needs(rule: Rule, subject: Subject) -> tuple[Need, ...]:
-    """What the rule needs and is not known."""
     return tuple(need for need in rule.needs if FACTS[need](subject.run) is None)
 
 

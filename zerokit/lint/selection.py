@@ -1,7 +1,5 @@
 """The findings that a person requests."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
@@ -35,7 +33,6 @@ class Selection:
                     raise ZerokitError(f"there is no rule '{id}'", where=option, hint=hint)
 
     def of(self, report: Report) -> Report:
-        """The part of `report` that is selected."""
         if not self.only and not self.disable and self.least == SEVERITIES[-1]:
             return report
         return replace(

@@ -1,21 +1,17 @@
 """What the rules look at: a config together with all that is known of the run it is meant for."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import ceil
 from typing import Any, Self
 
-from zerokit.config.base import AUTO
+from zerokit.config.base import AUTO, ZERO
 from zerokit.config.conditions import ConfigView
 from zerokit.config.key_index import as_written
 from zerokit.config.load import ValidPart
-from zerokit.config.root import DeepSpeedConfig
-from zerokit.config.sections import OffloadOptimizer, OffloadParam
+from zerokit.config.sections import DeepSpeedConfig, OffloadOptimizer, OffloadParam, ZeroOptimization
 from zerokit.config.unused_keys import UnusedKey, unused_keys
-from zerokit.config.zero import ZeroOptimization
 from zerokit.documents import KeyPath, has_value, value_at
 from zerokit.hardware.cluster import Cluster
 from zerokit.resolving.nvme_buffers import NvmeBuffers
@@ -47,13 +43,7 @@ class Subject(ConfigView):
     def of(cls, valid: ValidPart, run: Run) -> Self:
         """The valid part of a file, which must be a section, and its run."""
         assert valid.config is not None
-        return cls(
-            config=valid.config,
-            written=valid.written,
-            doubtful=valid.doubtful,
-            misread=valid.misread,
-            run=run,
-        )
+        return cls(config=valid.config, written=valid.written, doubtful=valid.doubtful, misread=valid.misread, run=run)
 
     @property
     def cluster(self) -> Cluster:
@@ -82,7 +72,8 @@ class Subject(ConfigView):
     @property
     def zero(self) -> ZeroOptimization:
         """The section `zero_optimization`, defaults filled in."""
-        return self.config.zero_optimization
+        section: ZeroOptimization = self.config.zero_optimization
+        return section
 
     @property
     def offload_optimizer(self) -> OffloadOptimizer | None:
@@ -96,6 +87,20 @@ class Subject(ConfigView):
         section = self.zero.param_offload
         return section if section is not None and section.device in ("cpu", "nvme") else None
 
+    @cached_property
+    def offloads(self) -> Mapping[str, OffloadOptimizer | OffloadParam]:
+        """The offload sections whose device is `cpu` or `nvme`, under the keys that the file gives.
+
+        The deprecated `cpu_offload` and `cpu_offload_param` are such keys.
+        """
+        sections = {"optimizer": self.offload_optimizer, "param": self.offload_param}
+        old = {"optimizer": "cpu_offload", "param": "cpu_offload_param"}
+        return {
+            f"offload_{name}" if self.is_set(ZERO, f"offload_{name}") else old[name]: section
+            for name, section in sections.items()
+            if section is not None
+        }
+
     def written_value(self, *path: str) -> Any:
         """The value that the file gives at `path` (either spelling of a key), or None if it gives none."""
         return value_at(self.written, as_written(path, self.written))
@@ -104,7 +109,6 @@ class Subject(ConfigView):
         """Whether the file gives a value at `path`, in either spelling of a key with two names.
 
         Args:
-            path: the key.
             to: the value that it must be, of the same type: ``True`` is not 1.
         """
         if to is _GIVEN:

@@ -3,18 +3,20 @@
 A simple rule is a condition on keys, and what to report where it holds.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from zerokit.findings import Edit, Remove, SetValue, Severity
-from zerokit.lint.condition_words import condition, keys_of
+from zerokit.lint.condition_words import KINDS_OF_UNUSED_KEYS, condition, keys_of
+from zerokit.lint.number_formats import format_at, precision
+from zerokit.lint.optimizer_facts import spec
 from zerokit.lint.rule import CHECKS, LAUNCH_CHECKS, RULES, TOPICS, Check, Hit, Need, Rule, add
 from zerokit.lint.subject import Subject
 from zerokit.units import format_count, quantity
@@ -30,12 +32,16 @@ class TableFinding:
     """Conditions that must all hold, by their words (`condition_words`)."""
     at: str = ""
     """The dotted key to report. If the file lacks it, the nearest section that the file has is reported."""
+    each: str = ""
+    """In place of `at`: each key without effect of this kind is reported (`KINDS_OF_UNUSED_KEYS`)."""
+    without: str = ""
+    """The name of a key that `each` leaves to another row."""
     key: str = ""
     """The key that the message is about, if that is another one."""
     message: str = "'{key}' {reason}"
-    """With placeholders: `{key}`, `{value}`, `{reason}` (why the key has no effect), facts of the run such as
-    `{stage}` and `{gpus}`, or any dotted key for its value; `{value+1}` is the next
-    number."""
+    """With placeholders: `{key}`, `{value}`, `{reason}` (why the key has no effect), `{by_default}`, facts of
+    the run such as `{stage}` and `{gpus}`, attributes of the model and of the optimizer's `spec` such as
+    `{model.model_type}`, or any other dotted key for its value; `{value+1}` is the next number."""
     hint: str = "Remove the key"
     remove: str | None = None
     """The key that `--fix` removes; empty: the reported one."""
@@ -43,34 +49,51 @@ class TableFinding:
     """The keys that `--fix` sets."""
     severity: Severity | None = None
     """None: the rule's."""
+    stops: bool = True
+    """See :class:`Hit`."""
 
-    def holds(self, subject: Subject) -> bool:
-        """Whether the config has the mistake."""
-        return all(condition(words).holds(subject) for words in self.when)
+    def hits(self, subject: Subject) -> Iterator[Hit]:
+        """What to report of a config; nothing if it does not have the mistake."""
+        if not all(condition(words).holds(subject) for words in self.when):
+            return
+        if not self.each:
+            yield self._hit(subject, keys_of(self.at))
+            return
+        is_meant = KINDS_OF_UNUSED_KEYS[self.each]
+        for path, unused in subject.unused.items():
+            if is_meant(unused, subject) and path[-1] != self.without:
+                yield self._hit(subject, tuple(map(str, path)))
 
-    def hit(self, subject: Subject) -> Hit:
-        """What to report of a config that has the mistake."""
-        message, hint = (self._filled(text, subject) for text in (self.message, self.hint))
-        place = subject.nearest_set(*keys_of(self.at))
-        return Hit(place, message, hint, tuple(self._edits()), self.severity)
+    def _hit(self, subject: Subject, at: tuple[str, ...]) -> Hit:
+        about = keys_of(self.key) or at
+        message, hint = (
+            _PLACEHOLDER.sub(lambda match: self._word(match, subject, about), text)
+            for text in (self.message, self.hint)
+        )
+        return Hit(subject.nearest_set(*at), message, hint, tuple(self._edits(at)), self.severity, self.stops)
 
-    def _edits(self) -> Iterator[Edit]:
+    def _edits(self, at: tuple[str, ...]) -> Iterator[Edit]:
         if self.remove is not None:
-            yield Remove(keys_of(self.remove or self.at))
+            yield Remove(keys_of(self.remove) or at)
         for key, value in self.set.items():
             yield SetValue(keys_of(key), value)
 
-    def _filled(self, text: str, subject: Subject) -> str:
-        return _PLACEHOLDER.sub(lambda match: self._word(match, subject), text)
-
-    def _word(self, placeholder: re.Match[str], subject: Subject) -> str:
+    @staticmethod
+    def _word(placeholder: re.Match[str], subject: Subject, path: tuple[str, ...]) -> str:
+        """What a placeholder becomes in a message about the key at `path`."""
         name, more, form = placeholder.groups(default="")
-        path, run = keys_of(self.key or self.at), subject.run
+        run = subject.run
         match name:
             case "key":
                 return path[-1]
             case "reason":
                 return subject.unused[path].reason
+            case "by_default":
+                return "" if subject.is_set(*path) else ", its default,"
+            case "format":
+                return str(format_at(subject, *path))
+            case "precision":
+                return str(precision(subject))
             case "stage":
                 return str(subject.stage)
             case "num_gpus":
@@ -85,14 +108,20 @@ class TableFinding:
                 return str(run.model and run.model.name)
             case "quantization":
                 return str(run.model and run.model.quantization)
+        first, *attributes = name.split(".")
+        if attributes and first in ("model", "spec"):
+            return str(reduce(getattr, attributes, run.model if first == "model" else spec(subject)))
         value = subject.value(*(path if name == "value" else keys_of(name)))
         value = value + 1 if more else value
         return format_count(value) if form == "count" else format(value, form)
 
 
-def _check(finds: list[TableFinding]) -> Check:
+def _check(finds: list[TableFinding], *, first: bool) -> Check:
+    """The check by a rule's rows. `first`: the first row that holds is the only one that is reported."""
+
     def check(subject: Subject) -> Iterator[Hit]:
-        return (finding.hit(subject) for finding in finds if finding.holds(subject))
+        hits = chain.from_iterable(finding.hits(subject) for finding in finds)
+        return islice(hits, 1) if first else hits
 
     return check
 
@@ -124,6 +153,7 @@ def _rule(
     id: str,
     text: list[str],
     finds: Sequence[Mapping[str, Any]] = (),
+    first: bool = False,
     given: Mapping[str, Any] | None = None,
     needs: Sequence[Need] = (),
     **row: Any,
@@ -132,7 +162,7 @@ def _rule(
     if check or check_launch:
         row["title"] = _title(check or check_launch)
     if finds:
-        check = _check([TableFinding(**finding) for finding in finds])
+        check = _check([TableFinding(**finding) for finding in finds], first=first)
     return Rule(
         id=id,
         topic=topic,

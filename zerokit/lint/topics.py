@@ -1,19 +1,16 @@
 """Topics of ``zerokit explain``: what belongs together under a word that is no key and no rule."""
 
-from __future__ import annotations
-
-import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 from zerokit.config.descriptions import description
 from zerokit.config.key_index import sections
 from zerokit.documents import dotted
 from zerokit.lint.defects import KNOWN_DEFECTS
 from zerokit.lint.run import all_rules
+from zerokit.tables import table_of
 
 _GUIDES = "https://github.com/zerokit/zerokit/tree/main/docs"
 _MOST = 8
@@ -36,7 +33,7 @@ class Topic:
 @cache
 def topics() -> dict[str, Topic]:
     """All topics, by title."""
-    rows = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+    rows = table_of(__file__)
     return {
         title: Topic(tuple(row["words"]), row["text"], tuple(row["finds"]), row["guide"])
         for title, row in rows.items()

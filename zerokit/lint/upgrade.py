@@ -1,20 +1,12 @@
 """What changes for a ds_config when DeepSpeed is upgraded."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from zerokit.config.key_index import as_written
-from zerokit.config.launch_file import (
-    deepspeed_section,
-    ds_config_of,
-    is_launch_file,
-    named_ds_config,
-    runs_deepspeed,
-)
+from zerokit.config.launch_file import deepspeed_section, ds_config_of, is_launch_file, named_ds_config, runs_deepspeed
 from zerokit.documents import Document, KeyPath, dotted, split_dotted, value_at
 from zerokit.errors import ConfigError, DocumentError
 from zerokit.findings import Finding
@@ -23,26 +15,12 @@ from zerokit.lint.misnamed_sections import rename_sections
 from zerokit.lint.rules.versions import foreign_keys, keys_with_telling_defaults
 from zerokit.lint.run import Report, Select, everything, findings_in_order, in_launch_file, launched_run
 from zerokit.lint.subject import Subject
-from zerokit.releases.versions import (
-    NEWEST,
-    NO_DEFAULT,
-    Version,
-    default_at,
-    optimizers_at,
-    parse_version,
-    refused_at,
-)
+from zerokit.releases.versions import NEWEST, NO_DEFAULT, Version, default_at, optimizers_at, parse_version, refused_at
 from zerokit.resolving.run import Run
+from zerokit.tables import table_of
 
 OPTION = "--upgrade"
-LABELS = {
-    "defect-comes": "The newer release has a defect that the file meets and the older release lacks.",
-    "defect-fixed": "The older release has a defect that the file meets, and the newer release has fixed it.",
-    "key-read": "The newer release reads a key, or has an optimizer, that the older release does not know.",
-    "key-not-read": "The newer release refuses or ignores a key, or lacks an optimizer, that the file names.",
-    "default-changes": "A key is absent from the file, and its default differs between the two releases.",
-    "meaning-changes": "The newer release reads the same setting of the file in another way.",
-}
+LABELS: dict[str, str] = table_of(__file__)
 """Labels of the findings, each with what it means."""
 
 
@@ -131,22 +109,14 @@ def _keys(data: Any, upgrade: Upgrade) -> Iterator[Finding]:
     before, after = upgrade.old, upgrade.new
     unknown_before = list(foreign_keys(data, before))
     unknown_after = list(foreign_keys(data, after))
-    for path in unknown_before:
-        if path in unknown_after:
-            continue
+    for path in (one for one in unknown_before if one not in unknown_after):
         verb = "refuses" if refused_at(path, before) else "ignores"
         message = f"DeepSpeed {after} reads '{path[-1]}', which {before} {verb}"
         yield Finding(path, message, None, severity="info", rule="key-read")
-    for path in unknown_after:
-        if path in unknown_before:
-            continue
+    for path in (one for one in unknown_after if one not in unknown_before):
         refuses = refused_at(path, after)
-        message = (
-            f"DeepSpeed {after} {'refuses' if refuses else 'ignores'} '{path[-1]}', which {before} reads"
-        )
-        yield Finding(
-            path, message, "Remove the key", severity="error" if refuses else "warning", rule="key-not-read"
-        )
+        message = f"DeepSpeed {after} {'refuses' if refuses else 'ignores'} '{path[-1]}', which {before} reads"
+        yield Finding(path, message, "Remove the key", severity="error" if refuses else "warning", rule="key-not-read")
     path = ("optimizer", "type")
     named = str(value_at(data, path))
     if named.lower() in optimizers_at(after) - optimizers_at(before):
@@ -162,9 +132,7 @@ def _defaults(new: Subject, upgrade: Upgrade) -> Iterator[Finding]:
         then, now = default_at(path, upgrade.old), default_at(path, upgrade.new)
         if not new.is_absent(*path) or NO_DEFAULT in (then, now) or then == now:
             continue
-        message = (
-            f"'{dotted(path)}' is absent: its default changes from {json.dumps(then)} to {json.dumps(now)}"
-        )
+        message = f"'{dotted(path)}' is absent: its default changes from {json.dumps(then)} to {json.dumps(now)}"
         hint = f'Add "{path[-1]}": {json.dumps(then)} to keep what {upgrade.old} does'
         place: KeyPath = path[:-1] if new.is_set(*path[:-1]) else ()
         yield Finding(place, message, hint, severity="warning", rule="default-changes")

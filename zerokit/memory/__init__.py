@@ -3,26 +3,5 @@
 from zerokit.memory.adapters import Ia3, LearnedTokens, Lora
 from zerokit.memory.estimate import Estimate, HostMemory, Memory, NvmeMemory, estimate
 from zerokit.memory.model_states import ModelStates, model_states
-from zerokit.memory.term import Certainty, Device, Term, TermKind, by_category, total_bytes
+from zerokit.memory.term import Certainty, Device, Term, TermKind, total_bytes
 from zerokit.memory.training_run import Generation, TrainingRun
-
-__all__ = [
-    "Certainty",
-    "Device",
-    "Estimate",
-    "Generation",
-    "HostMemory",
-    "Ia3",
-    "LearnedTokens",
-    "Lora",
-    "Memory",
-    "ModelStates",
-    "NvmeMemory",
-    "Term",
-    "TermKind",
-    "TrainingRun",
-    "by_category",
-    "estimate",
-    "model_states",
-    "total_bytes",
-]

@@ -13,17 +13,10 @@ from typing import Literal
 from zerokit.choices import LearnedTokensMethod
 from zerokit.errors import ZerokitError
 from zerokit.memory.model_states import check_positive
-from zerokit.memory.term import TermKind
+from zerokit.memory.term import TERM_KINDS
 from zerokit.models import ModelShape
 
-MERGED_WEIGHT = TermKind(
-    "DoRA's merged weight, to compute its norm",
-    "buffers",
-    unit="e",
-    count="sizes",
-    source="peft tuners/lora/dora.py DoraLinearLayer.forward",
-    certainty="modelled",
-)
+MERGED_WEIGHT = TERM_KINDS["adapters.MERGED_WEIGHT"]
 
 Modules = str | tuple[str, ...]
 """peft's `target_modules`: ends of module names, a pattern of whole names, or ``all-linear``.

@@ -5,37 +5,20 @@ Source: deepspeed/runtime/bf16_optimizer.py, chosen by `DeepSpeedEngine._do_opti
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from zerokit.memory import stage, stage_1_2
 from zerokit.memory.layout import Layout
 from zerokit.memory.optimizer_states import OptimizerStates
 from zerokit.memory.settings import Settings
 from zerokit.memory.stage import GRADIENTS, FullGradients
 from zerokit.memory.stage_1_2 import FLAT, slices_of
-from zerokit.memory.term import TermKind
+from zerokit.memory.term import TERM_KINDS
 from zerokit.memory.timeline import Timeline
 
-_BF16 = "deepspeed/runtime/bf16_optimizer.py"
-
-PARAMETERS = replace(stage.PARAMETERS, source=f"{_BF16} _setup_for_real_optimizer")
-CLONES = replace(stage_1_2.CLONES, source=f"{_BF16} _setup_for_real_optimizer")
-MASTER = replace(stage_1_2.MASTER, source=f"{_BF16} _setup_for_real_optimizer")
-NORM = replace(stage_1_2.NORM, count="largest parameter", source=f"{_BF16} step")
-FP32_GRADIENTS = TermKind(
-    "fp32 gradients of the whole model",
-    "gradients",
-    unit="g",
-    count="Φₜ",
-    source=f"{_BF16} _setup_for_real_optimizer",
-    certainty="exact",
-)
-CAST = replace(
-    FP32_GRADIENTS,
-    name="fp32 copy of a gradient",
-    count="largest parameter",
-    source=f"{_BF16} _update_hp_grad",
-)
+PARAMETERS = TERM_KINDS["bf16_optimizer.PARAMETERS"]
+CLONES = TERM_KINDS["bf16_optimizer.CLONES"]
+MASTER = TERM_KINDS["bf16_optimizer.MASTER"]
+NORM = TERM_KINDS["bf16_optimizer.NORM"]
+FP32_GRADIENTS = TERM_KINDS["bf16_optimizer.FP32_GRADIENTS"]
+CAST = TERM_KINDS["bf16_optimizer.CAST"]
 
 
 class Bf16Optimizer(FullGradients):
@@ -43,12 +26,12 @@ class Bf16Optimizer(FullGradients):
 
     def __init__(self, timeline: Timeline, layout: Layout, settings: Settings) -> None:
         super().__init__(timeline, layout, settings)
-        self.partition = slices_of(layout, settings.world_size).partition
+        self.partition = slices_of(layout, settings.zero_ranks).partition
 
     def start(self) -> None:
         """`_setup_for_real_optimizer`."""
         timeline, settings, e = self._timeline, self._settings, self._settings.parameter_bytes
-        padded = self.partition * settings.world_size
+        padded = self.partition * settings.zero_ranks
         timeline.hold(PARAMETERS, e, self._layout.num_parameters)
         timeline.spike(FLAT, e, padded)
         timeline.hold(PARAMETERS, e, padded - self._layout.num_trainable)
@@ -69,7 +52,7 @@ class Bf16Optimizer(FullGradients):
 
     def step(self) -> None:
         self._timeline.spike(NORM, 8, self._largest)
-        temporary = self._settings.optimizer.temporary("Φₜ/N")
+        temporary = self._settings.optimizer.kind_of("TEMPORARY", "Φₜ/N")
         self._timeline.spike(temporary, self._settings.temporary_bytes, self.partition)
         self._timeline.free_all(GRADIENTS)
         self._made.clear()

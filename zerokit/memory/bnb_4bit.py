@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import lru_cache
 
 from zerokit.memory.layout import Layout, Parameter
 from zerokit.memory.model_states import ceil_div
-from zerokit.memory.param_coordinator import PARTITION
-from zerokit.memory.stage import PARAMETERS
-from zerokit.memory.term import TermKind
+from zerokit.memory.term import TERM_KINDS
 
 _BLOCK = 64
 """`blocksize`: weights that share one constant."""
@@ -26,32 +25,10 @@ _NESTED_BLOCK = 256
 _CODE_BYTES = 4 * 16
 _NESTED_CODE_BYTES = 4 * 256
 
-PACKED = replace(
-    PARAMETERS,
-    name="weights in 4 bits, with their constants",
-    unit="",
-    count="w",
-    source="bitsandbytes functional.py quantize_4bit",
-    certainty="modelled",
-    versions="any",
-)
-PACKED_CONSTANTS = replace(PACKED, name="constants of weights in 4 bits", count="q")
-UNPACKED = TermKind(
-    "a weight unpacked for one matmul",
-    "buffers",
-    unit="e",
-    count="size",
-    source="bitsandbytes autograd/_functions.py MatMul4Bit",
-    certainty="modelled",
-    versions="any",
-)
-WHOLE = replace(
-    PACKED,
-    name="weights in 4 bits before they are divided",
-    unit="e",
-    count="all of them",
-    source=f"{PARTITION} Init",
-)
+PACKED = TERM_KINDS["bnb_4bit.PACKED"]
+PACKED_CONSTANTS = TERM_KINDS["bnb_4bit.PACKED_CONSTANTS"]
+UNPACKED = TERM_KINDS["bnb_4bit.UNPACKED"]
+WHOLE = TERM_KINDS["bnb_4bit.WHOLE"]
 
 
 def packed_bytes(elements: int, *, double_quant: bool) -> int:
@@ -82,13 +59,16 @@ class StoredLayout:
 
     def __init__(self, layout: Layout, parameter_bytes: int) -> None:
         self._as_stored = {
-            id(one): replace(one, elements=ceil_div(one.elements, 2 * parameter_bytes))
-            for one in layout.packed
+            id(one): replace(one, elements=ceil_div(one.elements, 2 * parameter_bytes)) for one in layout.packed
         }
-        self.layout = Layout(self.of(layout.parameters))
+        self.layout = Layout(self.of(layout.parameters)) if self._as_stored else layout
 
     def of(self, parameters: Iterable[Parameter]) -> tuple[Parameter, ...]:
         """The same parameters with packed sizes."""
         if not self._as_stored:
             return tuple(parameters)
         return tuple(self._as_stored.get(id(one), one) for one in parameters)
+
+
+stored_layout = lru_cache(maxsize=8)(StoredLayout)
+"""The same object again for the same layout."""

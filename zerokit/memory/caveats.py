@@ -35,8 +35,6 @@ def caveats(run: TrainingRun, settings: Settings, found: GpuReplay) -> Iterator[
         yield "learned tokens are modelled, and were not compared with rehearsals"
     zero = run.ds_config.zero_optimization
     unchecked = {
-        "zero_hpz_partition_size": zero.zero_hpz_partition_size > 1,
-        "zero_quantized_weights": zero.zero_quantized_weights,
         "zero_quantized_gradients": zero.zero_quantized_gradients,
         "zenflow": zero.zenflow is not None,
         "round_robin_gradients": zero.round_robin_gradients,
@@ -46,10 +44,20 @@ def caveats(run: TrainingRun, settings: Settings, found: GpuReplay) -> Iterator[
     for key, differs in unchecked.items():
         if differs:
             yield f"zero_optimization.{key} is not counted; rehearse the run"
-    if run.ds_config.tensor_parallel.autotp_size > 1 or (run.ds_config.sequence_parallel_size or 1) > 1:
-        yield "tensor and sequence parallelism are not counted; rehearse the run"
+    yield from _of_parallelism(run)
     if run.ds_config.torch_autocast.enabled:
         yield "torch_autocast is not counted; rehearse the run"
+
+
+def _of_parallelism(run: TrainingRun) -> Iterator[str]:
+    sequence = run.parallelism.sequence
+    if sequence > 1 and run.zero_stage < 3:
+        yield (
+            f"under ZeRO-{run.zero_stage} DeepSpeed adds up gradients of the {sequence} ranks that share a sequence: "
+            "only a script's own loss can make them right"
+        )
+    if sequence > 1 and run.generation is not None:
+        yield "generation is counted without sequence parallelism"
 
 
 def _of_4_bits(run: TrainingRun, settings: Settings) -> Iterator[str]:

@@ -9,13 +9,14 @@ from functools import cached_property
 from zerokit.memory.bnb_4bit import StoredLayout, replicated_bytes
 from zerokit.memory.caveats import caveats
 from zerokit.memory.generation import generation_terms
-from zerokit.memory.gpu import replay_fullest
+from zerokit.memory.gpu import GpuReplay, replay_fullest
 from zerokit.memory.host import replay_host
 from zerokit.memory.layout import Layout, layout_of
 from zerokit.memory.model_states import ModelStates
 from zerokit.memory.overheads import UNCHECKED_ACTIVATIONS, UNCHECKED_REST, overhead_terms
 from zerokit.memory.settings import Settings, settings_of
 from zerokit.memory.stage_3 import shard
+from zerokit.memory.tensor_parallel import divided
 from zerokit.memory.term import Device, Term, total_bytes
 from zerokit.memory.timeline import Held
 from zerokit.memory.training_run import TrainingRun
@@ -40,16 +41,9 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class HostMemory:
+class HostMemory(Memory):
     """Host memory of tensors, pinned and pageable; Python and libraries are not included."""
 
-    steady_bytes: int
-    """Of one rank, between two steps."""
-    peak_bytes: int
-    """Of one rank."""
-    peak_phase: Phase
-    terms_at_peak: tuple[Term, ...]
-    """The terms of one rank at its peak, largest first."""
     pinned_bytes: int
     """Maximum of one rank."""
     per_node_bytes: int
@@ -131,14 +125,10 @@ class Estimate:
 
     @cached_property
     def host(self) -> HostMemory:
-        """The host."""
         both, pinned = self._memory(_HOST_DEVICES), self._memory(("pinned",))
         local = self.run.cluster.local_ranks
         return HostMemory(
-            steady_bytes=both.steady_bytes,
-            peak_bytes=both.peak_bytes,
-            peak_phase=both.peak_phase,
-            terms_at_peak=both.terms_at_peak,
+            **vars(both),
             pinned_bytes=pinned.peak_bytes,
             per_node_bytes=local * both.peak_bytes,
             per_node_pinned_bytes=local * pinned.peak_bytes,
@@ -146,7 +136,6 @@ class Estimate:
 
     @cached_property
     def nvme(self) -> NvmeMemory:
-        """NVMe."""
         number = total_bytes(self.terms_of("nvme"))
         return NvmeMemory(number, self.run.cluster.local_ranks * number)
 
@@ -183,7 +172,9 @@ def estimate(run: TrainingRun) -> Estimate:
         ZerokitError: DeepSpeed or the estimate does not support a setting.
     """
     settings = settings_of(run)
-    layout = layout_of(run)
+    whole = layout_of(run)
+    zero_init = run.zero_stage == 3 and not _builds_full_copy(run)
+    layout = divided(whole, run.parallelism.tensor, tied=run.divides_tied_head, zero_init=zero_init)
     found = replay_fullest(run, layout, settings)
     full_copy = _builds_full_copy(run) and not run.load_in_4bit
     host = replay_host(
@@ -193,6 +184,7 @@ def estimate(run: TrainingRun) -> Estimate:
         builds_full_copy=full_copy,
         untied=_untied(run),
         one_by_one=max(one.elements for one in layout.parameters) if run.load_in_4bit else 0,
+        checkpoints=_offloaded_checkpoints(run, found),
         made_first=full_copy and settings.optimizer.at_construction and run.optimizer is not None,
     )
     terms = [*_terms(found.steady, found.fullest), *_terms(host.steady, host.fullest), *_terms(host.nvme, {})]
@@ -200,10 +192,10 @@ def estimate(run: TrainingRun) -> Estimate:
         terms += generation_terms(run.model, layout, settings, run.generation)
     return Estimate(
         run=run,
-        rank=found.rank,
+        rank=found.rank * run.parallelism.tensor + settings.tensor_rank,
         terms=tuple(_in_letters(terms, layout)),
-        num_parameters=layout.num_parameters,
-        num_trainable_parameters=layout.num_trainable,
+        num_parameters=whole.num_parameters,
+        num_trainable_parameters=whole.num_trainable,
         model_states=_model_states(run, layout, settings),
         activations_counted=found.model_calls is not None,
         activations_checked=found.model_calls is None or found.model_calls.known,
@@ -239,7 +231,7 @@ def _model_states(run: TrainingRun, layout: Layout, settings: Settings) -> Model
         return states
     packed = replicated_bytes(layout, settings.stage, double_quant=run.double_quant)
     if settings.stage == 3:  # the rest is divided
-        packed += sum(shard(one, settings.world_size) for one in StoredLayout(layout, 1).of(layout.packed))
+        packed += sum(shard(one, settings.zero_ranks) for one in StoredLayout(layout, 1).of(layout.packed))
     return replace(states, parameters=replace(states.parameters, letter="(Φ - Φ₄)", packed_bytes=packed))
 
 
@@ -247,6 +239,15 @@ def _builds_full_copy(run: TrainingRun) -> bool:
     if run.loads_full_copy_per_rank is not None:
         return run.loads_full_copy_per_rank
     return run.zero_stage < 3
+
+
+def _offloaded_checkpoints(run: TrainingRun, found: GpuReplay) -> tuple[int, int]:
+    """Layers whose input waits on the host, and the bytes of one."""
+    if not (run.activation_offloading and run.gradient_checkpointing) or found.model_calls is None:
+        return 0, 0
+    assert found.sizes is not None
+    layers = sum(block.is_layer for block in found.model_calls.blocks)
+    return layers, found.sizes.e * found.sizes.tokens * found.sizes.h
 
 
 def _untied(run: TrainingRun) -> int:

@@ -6,77 +6,35 @@ with the gradients.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from zerokit.choices import ChunkedLoss
 from zerokit.memory.loss_chunks import chunk_tokens, saves_memory
 from zerokit.memory.model_blocks import ModelCalls
 from zerokit.memory.module_calls import ModuleCall
 from zerokit.memory.sizes import Sizes
 from zerokit.memory.stage import NEW_GRADIENT, Stage
-from zerokit.memory.term import TermKind
+from zerokit.memory.term import TERM_KINDS, TermKind
 from zerokit.memory.timeline import Timeline
 
-ACTIVATION_GRADIENTS = TermKind(
-    "gradients of activations",
-    "activations",
-    unit="b·s",
-    count="bytes of a token within one call",
-    source="transformers models/*/modeling_*.py, saved tensors",
-    certainty="modelled",
-)
-_LOSS = "transformers loss/loss_utils.py ForCausalLMLoss"
-LOGITS = TermKind("logits", "activations", unit="e", count="b·s·V", source=_LOSS, certainty="modelled")
-CAPPED_LOGITS = replace(LOGITS, name="logits that a tanh bounds")
-FP32_LOGITS = replace(LOGITS, name="logits in fp32", unit="4")
-LOG_SOFTMAX = replace(LOGITS, name="log-softmax of the logits", unit="4")
-NATIVE_LOG_SOFTMAX = replace(LOG_SOFTMAX, unit="e")
-NATIVE_LOGIT_GRADIENTS = replace(
-    LOGITS, name="gradients of the logits and their log-softmax", count="2·b·s·V"
-)
-FP32_LOGIT_GRADIENTS = replace(LOGITS, name="gradients of the logits in fp32", unit="4", count="2·b·s·V")
-LOGIT_GRADIENTS = replace(LOGITS, name="gradients of the logits")
-LIGER_CHUNK = replace(
-    LOGITS,
-    name="a chunk of the logits",
-    unit="e + 8",
-    count="b·s·V/chunks",
-    source="liger_kernel ops/fused_linear_cross_entropy.py",
-)
-LOGIT_CHUNK = replace(
-    LIGER_CHUNK,
-    name="a chunk's log-softmax, and the gradients of both",
-    unit="12",
-    count="chunk·V",
-    source="zerokit training/chunked_loss.py",
-)
-SUMMED_GRADIENT = TermKind(
-    "gradient of the output matrix, added in fp32",
-    "gradients",
-    unit="4",
-    count="V·h",
-    source="zerokit training/chunked_loss.py",
-    certainty="modelled",
-)
-TIED_GRADIENT = TermKind(
-    "gradient of the tied embedding",
-    "gradients",
-    unit="e",
-    count="V·h",
-    source="autograd: it waits for that of the embedding",
-    certainty="modelled",
-)
-TIED_SUM = replace(
-    TIED_GRADIENT,
-    name="both gradients of the tied embedding, added",
-    source="torch csrc/autograd/input_buffer.cpp accumulate",
-)
+ACTIVATION_GRADIENTS = TERM_KINDS["head_and_loss.ACTIVATION_GRADIENTS"]
+LOGITS = TERM_KINDS["head_and_loss.LOGITS"]
+CAPPED_LOGITS = TERM_KINDS["head_and_loss.CAPPED_LOGITS"]
+FP32_LOGITS = TERM_KINDS["head_and_loss.FP32_LOGITS"]
+LOG_SOFTMAX = TERM_KINDS["head_and_loss.LOG_SOFTMAX"]
+NATIVE_LOG_SOFTMAX = TERM_KINDS["head_and_loss.NATIVE_LOG_SOFTMAX"]
+NATIVE_LOGIT_GRADIENTS = TERM_KINDS["head_and_loss.NATIVE_LOGIT_GRADIENTS"]
+FP32_LOGIT_GRADIENTS = TERM_KINDS["head_and_loss.FP32_LOGIT_GRADIENTS"]
+LOGIT_GRADIENTS = TERM_KINDS["head_and_loss.LOGIT_GRADIENTS"]
+LIGER_CHUNK = TERM_KINDS["head_and_loss.LIGER_CHUNK"]
+LOGIT_CHUNK = TERM_KINDS["head_and_loss.LOGIT_CHUNK"]
+SUMMED_GRADIENT = TERM_KINDS["head_and_loss.SUMMED_GRADIENT"]
+TIED_GRADIENT = TERM_KINDS["head_and_loss.TIED_GRADIENT"]
+TIED_SUM = TERM_KINDS["head_and_loss.TIED_SUM"]
 
-EVALUATION_LOGITS = replace(LOGITS, count="bₑ·s·V")
-EVALUATION_CAPPED = replace(CAPPED_LOGITS, count="bₑ·s·V")
-EVALUATION_FP32 = replace(FP32_LOGITS, count="bₑ·s·V")
-EVALUATION_CHUNK = replace(LOGIT_CHUNK, name="a chunk of the logits and its log-softmax", unit="8")
-EVALUATION_LOSS = replace(LOG_SOFTMAX, count="bₑ·s·V")
+EVALUATION_LOGITS = TERM_KINDS["head_and_loss.EVALUATION_LOGITS"]
+EVALUATION_CAPPED = TERM_KINDS["head_and_loss.EVALUATION_CAPPED"]
+EVALUATION_FP32 = TERM_KINDS["head_and_loss.EVALUATION_FP32"]
+EVALUATION_CHUNK = TERM_KINDS["head_and_loss.EVALUATION_CHUNK"]
+EVALUATION_LOSS = TERM_KINDS["head_and_loss.EVALUATION_LOSS"]
 
 
 class HeadAndLoss:

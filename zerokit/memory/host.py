@@ -4,134 +4,47 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from zerokit.memory import stage, stage_3
+from zerokit.memory import stage
 from zerokit.memory.layout import Layout, Parameter
 from zerokit.memory.model_states import ceil_div
 from zerokit.memory.optimizer_states import OptimizerStates
-from zerokit.memory.param_coordinator import PARTITION
+from zerokit.memory.param_coordinator import secondary_shard
 from zerokit.memory.pinned_memory import STAGING, PinnedMemory
 from zerokit.memory.settings import Settings
-from zerokit.memory.stage_1_2 import FLAT, STAGE_1_2, flattens_on_gpu, slices_of
-from zerokit.memory.stage_3 import STAGE_3, shard, sub_groups
-from zerokit.memory.term import TermKind
+from zerokit.memory.stage_1_2 import flattens_on_gpu, slices_of
+from zerokit.memory.stage_3 import shard, sub_groups
+from zerokit.memory.term import TERM_KINDS
 from zerokit.memory.timeline import Held, Timeline
 from zerokit.reporting.phases import Phase
 from zerokit.resolving.nvme_buffers import SMALLEST_FILE_BYTES
 
-_SWAPPER = "deepspeed/runtime/swap_tensor/partitioned_param_swapper.py"
-_FILES = "deepspeed/runtime/swap_tensor/optimizer_utils.py"
+MODEL_COPY = TERM_KINDS["host.MODEL_COPY"]
+ONE_WEIGHT = TERM_KINDS["host.ONE_WEIGHT"]
+FLAT_ON_HOST = TERM_KINDS["host.FLAT_ON_HOST"]
+UNTIED = TERM_KINDS["host.UNTIED"]
+MASTER = TERM_KINDS["host.MASTER"]
+MASTER_3 = TERM_KINDS["host.MASTER_3"]
+BIT16 = TERM_KINDS["host.BIT16"]
+FP32_GRADIENTS = TERM_KINDS["host.FP32_GRADIENTS"]
+FP32_GRADIENTS_3 = TERM_KINDS["host.FP32_GRADIENTS_3"]
+ZEROS = TERM_KINDS["host.ZEROS"]
+GRADIENT_SHARDS = TERM_KINDS["host.GRADIENT_SHARDS"]
+ONE_GRADIENT = TERM_KINDS["host.ONE_GRADIENT"]
+ACCUMULATED = TERM_KINDS["host.ACCUMULATED"]
+PARAMETER_SHARDS = TERM_KINDS["host.PARAMETER_SHARDS"]
+SINGLE_SHARDS = TERM_KINDS["host.SINGLE_SHARDS"]
+SECONDARY_SHARDS = TERM_KINDS["host.SECONDARY_SHARDS"]
+OVERFLOW = TERM_KINDS["host.OVERFLOW"]
+CHECKPOINTS = TERM_KINDS["host.CHECKPOINTS"]
+SWAP_BUFFERS = TERM_KINDS["host.SWAP_BUFFERS"]
+PARAMETER_BUFFERS = TERM_KINDS["host.PARAMETER_BUFFERS"]
+WRITE_BUFFER = TERM_KINDS["host.WRITE_BUFFER"]
+PARAMETER_FILES = TERM_KINDS["host.PARAMETER_FILES"]
+STATE_FILES = TERM_KINDS["host.STATE_FILES"]
+GRADIENT_FILES = TERM_KINDS["host.GRADIENT_FILES"]
 
-MODEL_COPY = TermKind(
-    "the model as it is built or loaded",
-    "parameters",
-    unit="e",
-    count="Φ",
-    source="the script: a model is made on the host before it is moved",
-    certainty="modelled",
-    device="pageable",
-)
-ONE_WEIGHT = replace(
-    MODEL_COPY,
-    name="a weight before it is packed on the GPU",
-    count="largest weight",
-    source="transformers core_model_loading.py _materialize_copy",
-)
-FLAT_ON_HOST = replace(
-    FLAT, name="the parameters and their flat copy", unit="2·e", device="pageable", certainty="modelled"
-)
-UNTIED = replace(
-    MODEL_COPY,
-    name="output matrix before it is tied",
-    count="V·h",
-    source="transformers modeling_utils.py tie_weights",
-)
-MASTER = replace(stage.MASTER, count="Φₜ/N", source=f"{STAGE_1_2} __init__", device="pageable")
-MASTER_3 = replace(stage_3.MASTER, device="pageable")
-BIT16 = TermKind(
-    "16-bit copy for the GPU",
-    "buffers",
-    unit="e",
-    count="Φₜ/N",
-    source=f"{STAGE_1_2} __init__",
-    certainty="exact",
-    device="pageable",
-)
-FP32_GRADIENTS = TermKind(
-    "fp32 gradients",
-    "gradients",
-    unit="m",
-    count="Φₜ/N",
-    source=f"{STAGE_1_2} initialize_optimizer_states",
-    certainty="exact",
-    device="pageable",
-)
-FP32_GRADIENTS_3 = replace(FP32_GRADIENTS, count="Σ⌈size/N⌉", source=f"{STAGE_3} initialize_optimizer_states")
-ZEROS = replace(FP32_GRADIENTS_3, name="gradients of zeros", count="largest sub-group")
-GRADIENT_SHARDS = replace(stage_3.GRADIENTS, name="gradient shards", device="pageable")
-ONE_GRADIENT = replace(BIT16, name="buffer for one gradient", count="largest parameter")
-ACCUMULATED = replace(
-    FP32_GRADIENTS,
-    name="accumulated gradients",
-    unit="e",
-    count="Σ sizes that touch the partition",
-    source=f"{STAGE_1_2} async_accumulate_grad_in_cpu_via_gpu",
-)
-PARAMETER_SHARDS = TermKind(
-    "parameter shards",
-    "parameters",
-    unit="e",
-    count="Σ⌈size/N⌉",
-    source=f"{STAGE_3} _create_param_groups_fp16_flat_cpu_memory",
-    certainty="exact",
-    device="pageable",
-)
-SINGLE_SHARDS = replace(
-    PARAMETER_SHARDS, name="shards of single parameters", source=f"{PARTITION} Init._partition_param"
-)
-OVERFLOW = replace(stage_3.OVERFLOW, device="pageable")
-SWAP_BUFFERS = TermKind(
-    "buffers for optimizer states on NVMe",
-    "buffers",
-    unit="1 KiB",
-    count="buffer_count·⌈m·largest sub-group⌉",
-    source="deepspeed/runtime/swap_tensor/utils.py SwapBufferManager",
-    certainty="exact",
-    device="pinned",
-)
-PARAMETER_BUFFERS = replace(
-    SWAP_BUFFERS, name="buffers for parameters on NVMe", count="buffer_count·⌈e·buffer_size⌉", source=_SWAPPER
-)
-WRITE_BUFFER = replace(
-    SWAP_BUFFERS,
-    name="buffer for writing parameters to NVMe",
-    count="Σ⌈e·whole sizes⌉ of the largest sub-group",
-    source=f"{_SWAPPER} reserve_partitioned_swap_space",
-)
-PARAMETER_FILES = replace(
-    PARAMETER_SHARDS,
-    name="parameters",
-    unit="1 KiB",
-    count="Σ⌈e·size/N⌉ of large shards",
-    source=_SWAPPER,
-    device="nvme",
-)
-STATE_FILES = replace(
-    MASTER_3,
-    name="optimizer states",
-    unit="1 KiB",
-    count="Σ⌈(m + k)·sub-group⌉",
-    source=_FILES,
-    device="nvme",
-)
-GRADIENT_FILES = replace(
-    GRADIENT_SHARDS,
-    name="gradients",
-    unit="m",
-    count="Σ⌈size/N⌉ of large shards",
-    source=_FILES,
-    device="nvme",
-)
-
+PINNED_PIECE = 2**29
+"""Most bytes of a pinned piece of an offloaded activation: torch rounds each up to a power of two."""
 _ALIGNED = 1024
 """AIO_ALIGNED_BYTES: tensors on NVMe are padded to a multiple of it."""
 
@@ -159,6 +72,7 @@ def replay_host(
     untied: int,
     made_first: bool = False,
     one_by_one: int = 0,
+    checkpoints: tuple[int, int] = (0, 0),
 ) -> HostReplay:
     """Replay the building of the model and its optimizer, and the first step.
 
@@ -169,6 +83,7 @@ def replay_host(
         builds_full_copy: whether the rank builds or loads the whole model on the host.
         untied: elements of the output matrix before it is tied.
         one_by_one: elements of the largest weight if weights are packed on the GPU one by one; else 0.
+        checkpoints: layers with an offloaded input, and its bytes; each is pinned in pieces.
         made_first: whether the script makes an optimizer with states while the model is on the host.
     """
     host, e = _Host(layout, settings, rank), settings.parameter_bytes
@@ -183,7 +98,7 @@ def replay_host(
             timeline.hold(host.early_states, e, layout.num_trainable)
         timeline.free_all(MODEL_COPY)
     if settings.wrapper == "zero_1_2" and flattens_on_gpu(layout, settings) is False:
-        flat = slices_of(layout, settings.world_size).partition * settings.world_size
+        flat = slices_of(layout, settings.zero_ranks).partition * settings.zero_ranks
         timeline.spike(FLAT_ON_HOST, 2 * e, flat)
     if settings.stage in (1, 2) and settings.offload_optimizer != "none":
         host.flat_partition()
@@ -191,7 +106,19 @@ def replay_host(
         host.shards(untied)
     if settings.optimizer.paged and settings.offload_optimizer == "none":
         host.paged_states()
+    layers, size = checkpoints
+    if layers:
+        timeline.enter("forward")
+    for _ in range(layers):
+        host.pin_pieces(size)
     return HostReplay(timeline.held, timeline.fullest, host.files.held)
+
+
+def parameters_alone(layout: Layout, settings: Settings) -> tuple[int, int]:
+    """Host bytes and bytes of files of one rank's offloaded parameters, without an optimizer."""
+    host = _Host(layout, settings, 0)
+    host._single_shards()
+    return host.timeline.total, host.files.total
 
 
 class _Host:
@@ -205,10 +132,13 @@ class _Host:
         divided = "Σ⌈size/N⌉" if settings.stage == 3 else "Φₜ/N"
         self._states = OptimizerStates(settings, divided)
         self._moments = replace(self._states.moments, device="pageable")
-        self._temporary = replace(settings.optimizer.temporary(divided), unit="2·m", device="pageable")
-        self.early_states = replace(
-            self._moments, name="states of the script's own optimizer", unit="e", count="Φₜ"
-        )
+        self._temporary = replace(settings.optimizer.kind_of("TEMPORARY", divided), unit="2·m", device="pageable")
+        self.early_states = replace(self._moments, name="states of the script's own optimizer", unit="e", count="Φₜ")
+
+    def pin_pieces(self, size: int) -> None:
+        """An offloaded input, whose memory torch keeps for the next step."""
+        for place in range(0, size, PINNED_PIECE):
+            self._memory.pin(CHECKPOINTS, 1, min(PINNED_PIECE, size - place))
 
     def paged_states(self) -> None:
         """States of the optimizer on the GPU that are in unified memory."""
@@ -218,13 +148,13 @@ class _Host:
         elif settings.stage == 3:
             tensors = [sum(group) for group in sub_groups(layout, settings)]
         else:
-            tensors = [slices_of(layout, settings.world_size).partition]
+            tensors = [slices_of(layout, settings.zero_ranks).partition]
         self.timeline.enter("step")
         self._states.hold_paged(self.timeline, tensors)
 
     def flat_partition(self) -> None:
         """Stages 1 and 2: `DeepSpeedZeroOptimizer.__init__`, stage_1_and_2.py."""
-        settings, slices = self._settings, slices_of(self._layout, self._settings.world_size)
+        settings, slices = self._settings, slices_of(self._layout, self._settings.zero_ranks)
         e, master, part, pinned = (
             settings.parameter_bytes,
             settings.master_bytes,
@@ -254,14 +184,16 @@ class _Host:
 
     def shards(self, untied: int) -> None:
         """Stage 3: zero.Init, then `DeepSpeedZeroOptimizer_Stage3.__init__`, stage3.py."""
-        settings, world = self._settings, self._settings.world_size
+        settings, world = self._settings, self._settings.zero_ranks
         groups = sub_groups(self._layout, settings)
         total = sum(map(sum, groups))
         single = self._single_shards() if settings.offload_param != "none" else []
         e, number = settings.parameter_bytes, ceil_div(untied, world)
         if settings.offload_param == "cpu" and settings.pin_param and number:
-            self._memory.pin(SINGLE_SHARDS, e, number)
-            self._memory.unpin(SINGLE_SHARDS, e, number)
+            for kind, copies in ((SINGLE_SHARDS, 1), (SECONDARY_SHARDS, world // settings.hpz_partition)):
+                if kind is SINGLE_SHARDS or settings.hpz_partition > 1:
+                    self._memory.pin(kind, e, copies * number)
+                    self._memory.unpin(kind, e, copies * number)
         elif settings.offload_param == "nvme" and e * number >= SMALLEST_FILE_BYTES:
             self.files.hold(PARAMETER_FILES, _ALIGNED, aligned(number, e))  # its file stays
         in_flat = self._flat_parameters(total, single)
@@ -270,9 +202,7 @@ class _Host:
                 largest = aligned(max(map(sum, groups)), settings.master_bytes)
                 self.timeline.hold(SWAP_BUFFERS, _ALIGNED, settings.optimizer_buffers * largest)
             self._masters(groups, in_flat)
-            self._memory.keep(
-                GRADIENT_SHARDS, settings.accumulation_bytes, total, pinned=settings.pin_optimizer
-            )
+            self._memory.keep(GRADIENT_SHARDS, settings.accumulation_bytes, total, pinned=settings.pin_optimizer)
             self.timeline.enter("step")
             for group in groups:
                 self._hold_moments(sum(group))
@@ -281,10 +211,16 @@ class _Host:
             if settings.precision == "fp16":
                 # `has_overflow` calls isinf on all gradients at once.
                 self.timeline.spike(OVERFLOW, settings.accumulation_bytes + 1, total)
+        if single and settings.hpz_partition > 1:  # each step makes them anew
+            sizes = [secondary_shard(one, settings) for one in single if one.trainable]
+            if settings.pin_param:
+                self.timeline.spike(STAGING, e, max(sizes, default=0))
+            else:
+                self.timeline.free(SECONDARY_SHARDS, e, sum(sizes))
 
     def _single_shards(self) -> list[Parameter]:
         """Parameters that are partitioned into host memory one by one: `Init._partition_param`."""
-        settings, world, e = self._settings, self._settings.world_size, self._settings.parameter_bytes
+        settings, world, e = self._settings, self._settings.zero_ranks, self._settings.parameter_bytes
         if settings.offload_param == "nvme":
             buffers = settings.param_buffers * aligned(settings.param_buffer_elements, e)
             self.timeline.hold(STAGING, _ALIGNED, buffers)  # made in pageable memory first
@@ -300,6 +236,8 @@ class _Host:
             else:
                 self._memory.keep(SINGLE_SHARDS, e, number, pinned=settings.pin_param)
                 kept.append(one)
+            if settings.hpz_partition > 1:
+                self._memory.keep(SECONDARY_SHARDS, e, secondary_shard(one, settings), pinned=settings.pin_param)
         return kept
 
     def _flat_parameters(self, total: int, single: list[Parameter]) -> bool:
@@ -308,14 +246,12 @@ class _Host:
         Returns:
             Whether all trained shards fit in memory.
         """
-        settings, e, world = self._settings, self._settings.parameter_bytes, self._settings.world_size
+        settings, e, world = self._settings, self._settings.parameter_bytes, self._settings.zero_ranks
         if settings.offload_param == "none":
             self.timeline.spike(STAGING, e, total)  # defragment, runtime/zero/utils.py
             return True
         flat = min(total, settings.max_in_cpu) if settings.offload_param == "nvme" else total
         self._memory.pin(PARAMETER_SHARDS, e, flat)
-        groups = sub_groups(self._layout, settings)
-        fits = flat == total or sum(groups[0]) <= flat
         if flat == total:
             for one in single:
                 if one.trainable:
@@ -325,13 +261,14 @@ class _Host:
                         self.timeline.free(SINGLE_SHARDS, e, shard(one, world))
             return True
         # Sized by whole parameters, not shards: `reserve_partitioned_swap_space`.
-        self.timeline.hold(WRITE_BUFFER, _ALIGNED, max(self._whole_sizes(groups)))
-        return fits and flat == total
+        self.timeline.hold(WRITE_BUFFER, _ALIGNED, max(self._whole_sizes()))
+        return False
 
-    def _whole_sizes(self, groups: list[list[int]]) -> list[int]:
+    def _whole_sizes(self) -> list[int]:
+        """KiB of the whole parameters of each sub-group."""
         trained, e = list(self._layout.trainable), self._settings.parameter_bytes
         sizes, place = [], 0
-        for group in groups:
+        for group in sub_groups(self._layout, self._settings):
             sizes.append(sum(aligned(one.elements, e) for one in trained[place : place + len(group)]))
             place += len(group)
         return sizes
@@ -367,8 +304,6 @@ class _Host:
         """Write the states to NVMe after each sub-group; gradients have files too."""
         settings, files = self._settings, self.files
         self.timeline.free_all(self._moments)
-        files.hold(
-            STATE_FILES, _ALIGNED, settings.optimizer.states * aligned(sum(group), settings.moment_bytes)
-        )
+        files.hold(STATE_FILES, _ALIGNED, settings.optimizer.states * aligned(sum(group), settings.moment_bytes))
         large = [one for one in group if settings.master_bytes * one >= SMALLEST_FILE_BYTES]
         files.hold(GRADIENT_FILES, settings.master_bytes, sum(large))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import groupby
 
 from zerokit.errors import ZerokitError
-from zerokit.memory.adapters import AdapterPart, Ia3, Lora, is_target
+from zerokit.memory.adapters import AdapterPart, Ia3, LearnedTokens, Lora, is_target
+from zerokit.memory.model_states import ceil_div
+from zerokit.memory.same_object import SameObject
 from zerokit.memory.training_run import TrainingRun
 from zerokit.memory.traits import traits_of
+from zerokit.models import ModelShape
 from zerokit.models.tensors import Kind, Tensor
 
 _STAR = ".*."
@@ -31,11 +34,17 @@ class Parameter:
     """The part of an adapter; None: a parameter of the model."""
     packed: bool = False
     """In 4 bits by bitsandbytes; DeepSpeed does not partition it."""
+    replicas: int = 1
+    """Ranks of tensor parallelism among which `zero.Init` divides it, besides those of ZeRO."""
 
 
-@dataclass(frozen=True)
+def _num_elements(parameters: Sequence[Parameter]) -> int:
+    return sum(ceil_div(one.elements, one.replicas) for one in parameters)
+
+
+@dataclass(frozen=True, eq=False)
 class Layout:
-    """The parameters of a run."""
+    """The parameters of a run. Runs that train the same parameters of a model share one."""
 
     parameters: tuple[Parameter, ...]
 
@@ -46,23 +55,22 @@ class Layout:
 
     @cached_property
     def packed(self) -> tuple[Parameter, ...]:
-        """Parameters in 4 bits."""
         return tuple(parameter for parameter in self.parameters if parameter.packed)
 
     @cached_property
     def unpacked(self) -> Layout:
         """The layout without parameters in 4 bits."""
-        return Layout(tuple(parameter for parameter in self.parameters if not parameter.packed))
+        return Layout(tuple(one for one in self.parameters if not one.packed)) if self.packed else self
 
     @cached_property
     def num_parameters(self) -> int:
-        """Φ, adapters included."""
-        return sum(parameter.elements for parameter in self.parameters)
+        """Φ, adapters included; of tensor parallelism, those that a rank shares with ZeRO's ranks alone."""
+        return _num_elements(self.parameters)
 
     @cached_property
     def num_trainable(self) -> int:
         """Elements of `trainable`."""
-        return sum(parameter.elements for parameter in self.parameters if parameter.trainable)
+        return _num_elements(self.trainable)
 
     @cached_property
     def num_frozen(self) -> int:
@@ -78,12 +86,27 @@ def layout_of(run: TrainingRun) -> Layout:
     """
     if isinstance(run.model, int):
         return Layout(tuple(_bare(run)))
-    layered = list(_one_by_one(run.model.tensors))
-    if run.adapter is not None:
-        packs = run.load_in_4bit and traits_of(run.model.model_type).torch_linear
-        parameters = list(_with_adapters(layered, run.adapter, packs=packs))
+    return _layout(
+        *(SameObject(run.model), run.adapter, run.learned_tokens, run.frozen_modules), in_4_bits=run.load_in_4bit
+    )
+
+
+@lru_cache(maxsize=8)
+def _layout(
+    same_model: SameObject[ModelShape],
+    adapter: Lora | Ia3 | None,
+    learned_tokens: LearnedTokens | None,
+    frozen_modules: tuple[str, ...],
+    *,
+    in_4_bits: bool,
+) -> Layout:
+    model = same_model.value
+    layered = list(_one_by_one(model.tensors))
+    if adapter is not None:
+        packs = in_4_bits and traits_of(model.model_type).torch_linear
+        parameters = list(_with_adapters(layered, adapter, packs=packs))
         if not any(parameter.adapter for parameter in parameters):
-            targets = run.adapter.target_modules or ()
+            targets = adapter.target_modules or ()
             named = (targets,) if isinstance(targets, str) else targets
             raise ZerokitError(
                 f"the model has no module {' or '.join(map(repr, named))}",
@@ -91,16 +114,16 @@ def layout_of(run: TrainingRun) -> Layout:
                 hint="Name modules as the model does, or use 'all-linear'",
             )
         return Layout(tuple(parameters))
-    if run.learned_tokens is not None:
+    if learned_tokens is not None:
         frozen = (Parameter(_module(name), tensor.elements, False, tensor.kind) for name, tensor in layered)
-        learned = Parameter("prompt_encoder", run.learned_tokens.num_parameters, True, "embedding")
+        learned = Parameter("prompt_encoder", learned_tokens.num_parameters, True, "embedding")
         return Layout((*frozen, learned))
     return Layout(
         tuple(
             Parameter(
                 _module(name),
                 tensor.elements,
-                tensor.trainable and not name.startswith(run.frozen_modules or ("\0",)),
+                tensor.trainable and not name.startswith(frozen_modules or ("\0",)),
                 tensor.kind,
             )
             for name, tensor in layered
@@ -175,9 +198,7 @@ def _module(name: str) -> str:
     return name.rpartition(".")[0]
 
 
-def _with_adapters(
-    layered: Sequence[tuple[str, Tensor]], adapter: Lora | Ia3, *, packs: bool
-) -> Iterator[Parameter]:
+def _with_adapters(layered: Sequence[tuple[str, Tensor]], adapter: Lora | Ia3, *, packs: bool) -> Iterator[Parameter]:
     """Frozen parameters, and the adapter after each target.
 
     Source: ``all-linear`` leaves out the output matrix (peft tuners/tuners_utils.py

@@ -11,9 +11,7 @@ from zerokit.memory.model_blocks import ModelCalls
 from zerokit.memory.module_calls import Block, ModuleCall
 
 
-def with_leaf_modules(
-    calls: ModelCalls, layout: Layout, model_type: str, section: LeafModule | None
-) -> ModelCalls:
+def with_leaf_modules(calls: ModelCalls, layout: Layout, model_type: str, section: LeafModule | None) -> ModelCalls:
     """Merge the calls of each expert block if DeepSpeed treats the block as a leaf.
 
     Source: deepspeed/utils/z3_leaf_module.py apply_zero_leaf_module_config; stage3.py
@@ -33,9 +31,7 @@ def with_leaf_modules(
         places = [place for place, call in enumerate(block.calls) if call.module.startswith(f"{path}.")]
         first, end = places[0], places[-1] + 1
         inner = block.calls[first:end]
-        parameters = sorted(
-            (one for call in inner for one in call.parameters), key=lambda one: order[id(one)]
-        )
+        parameters = sorted((one for call in inner for one in call.parameters), key=lambda one: order[id(one)])
         yield from block.calls[:first]
         yield ModuleCall(path, tuple(parameters), inner=inner)
         yield from block.calls[end:]

@@ -13,6 +13,7 @@ from zerokit.memory.saved_tensors import (
     PositionBias,
     attention_core,
     dropout_call,
+    exchanged,
     expert_calls,
     gated_mlp,
     latent_attention_core,
@@ -20,8 +21,10 @@ from zerokit.memory.saved_tensors import (
     norm_call,
     plain_mlp,
     position_bias,
+    ulysses_core,
 )
 from zerokit.memory.sizes import Sizes
+from zerokit.memory.tensor_parallel import DOWNS, OUTPUTS
 from zerokit.memory.traits import (
     ATTENTION_DROPOUT,
     EMBEDDING_DROPOUT,
@@ -33,15 +36,14 @@ from zerokit.memory.traits import (
     is_capped,
     norm_of,
     traits_of,
+    window_of,
 )
 from zerokit.models import ModelShape
 
-_OUTPUTS = ("o_proj", "out_proj", "dense", "c_proj", "o", "out_lin", "output.dense")
-_DOWNS = ("down_proj", "c_proj", "fc2", "dense_4h_to_h", "wo", "fc_out", "output.dense", "lin2")
 _FUSED = ("query_key_value", "c_attn", "qkv_proj", "Wqkv")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ModelCalls:
     """The module calls of a model."""
 
@@ -61,12 +63,7 @@ class ModelCalls:
 
 
 def model_calls_of(
-    model: ModelShape,
-    layout: Layout,
-    sizes: Sizes,
-    *,
-    replaces_linear: bool = True,
-    checkpointing: bool = False,
+    model: ModelShape, layout: Layout, sizes: Sizes, *, replaces_linear: bool = True, checkpointing: bool = False
 ) -> ModelCalls:
     """The calls of one forward pass in order; for `replaces_linear` see :class:`Settings`."""
     traits = traits_of(model.model_type)
@@ -81,7 +78,10 @@ def model_calls_of(
         if place is None:
             before.extend(group)
         else:
-            masked = sizes.packed or has_window(model, int(place.rpartition(".")[2]), sizes.seq)
+            number = int(place.rpartition(".")[2])
+            masked = _is_in_blocks(model, number, sizes) or (
+                sizes.sequence == 1 and (sizes.packed or has_window(model, number, sizes.seq))
+            )
             calls = list(_layer_calls(model, list(group), sizes, masked=masked, checkpointing=checkpointing))
             if not sizes.keeps_inputs:
                 calls = [replace(call, keeps_weight=bool(call.parameters)) for call in calls]
@@ -99,9 +99,7 @@ def model_calls_of(
         its_tables = [table for table in tables if not _is_of([table], "encoder")]
         blocks.insert(
             decoder[0],
-            Block(
-                tuple(_embedding_calls(model, its_tables, sizes, biases=2 * checkpointing)), is_embedding=True
-            ),
+            Block(tuple(_embedding_calls(model, its_tables, sizes, biases=2 * checkpointing)), is_embedding=True),
         )
         tables = [table for table in tables if not _is_of([table], "decoder")]
     words_in = _embedding_calls(model, tables, sizes, biases=1 * checkpointing)
@@ -182,7 +180,15 @@ def _embedding_calls(
         yield ModuleCall("", (), (Saved("e·a·s", sizes.e * sizes.a * sizes.seq),))
     if biases and traits_of(model.model_type).position_bias:
         yield ModuleCall("", (), (position_bias(sizes, biases),))
+    if any(_is_in_blocks(model, layer, sizes) for layer in range(model.num_hidden_layers or 0)):
+        window = window_of(model) or 0  # its mask, which all layers share: sequence_parallel.py `_window_mask`
+        yield ModuleCall("", (), (Saved(f"2e·{window}²/(b·s)", 2 * sizes.e * window**2 // sizes.tokens),))
     yield ModuleCall("")  # of positions, or a dropout of nothing: no parameters, but a call
+
+
+def _is_in_blocks(model: ModelShape, layer: int, sizes: Sizes) -> bool:
+    """Whether a layer goes through sequences that ranks share in blocks of its window: sequence_parallel.py."""
+    return sizes.sequence > 1 and has_window(model, layer, sizes.seq * sizes.sequence - 1)
 
 
 def _is_of(modules: Sequence[Module] | Sequence[ModuleCall], stack: str) -> bool:
@@ -264,7 +270,7 @@ def _attention_calls(
     bias: PositionBias | None,
 ) -> Iterator[ModuleCall]:
     traits = traits_of(model.model_type)
-    outputs = [module for module in group if _ends_in(module, _OUTPUTS)]
+    outputs = [module for module in group if _ends_in(module, OUTPUTS)]
     if isinstance(model.config.get("kv_lora_rank"), int):
         yield from _latent_attention_calls(model, group, norms, sizes)
         return
@@ -279,6 +285,11 @@ def _attention_calls(
         for one in each:
             kind, rows = norm_of(model), sizes.a if len(each) == 1 else 1
             yield norm_call(sizes, one, kind, width=width // len(each), letter=letter, rows=rows)
+    if sizes.sequence > 1:
+        yield ulysses_core(sizes, fused=fused, window=window_of(model) if masked else None)
+        for call in linear_calls(outputs, sizes, inputs=sizes.q, outputs=[sizes.h], letter="q", kept=False):
+            yield replace(call, work=call.work + exchanged(sizes, fused=fused))
+        return
     yield attention_core(
         sizes,
         replace(traits, rotary="none") if has_alibi_mask(model) else traits,
@@ -327,9 +338,7 @@ def _outputs(module: Module, inputs: int) -> int:
     return max(1, weight // inputs)
 
 
-def _forward_calls(
-    model: ModelShape, modules: Sequence[Module], sizes: Sizes, *, kept: bool
-) -> Iterator[ModuleCall]:
+def _forward_calls(model: ModelShape, modules: Sequence[Module], sizes: Sizes, *, kept: bool) -> Iterator[ModuleCall]:
     dense = [module for module in modules if _kind(module) == "mlp"]
     shared = list(_dense_calls(model, dense, sizes, kept=kept)) if dense else []
     routed = list(_routed_calls(model, modules, sizes))
@@ -350,19 +359,12 @@ def _routed_calls(model: ModelShape, modules: Sequence[Module], sizes: Sizes) ->
         )
 
 
-def _dense_calls(
-    model: ModelShape, dense: Sequence[Module], sizes: Sizes, *, kept: bool
-) -> Iterator[ModuleCall]:
-    downs = [module for module in dense if _ends_in(module, _DOWNS)]
+def _dense_calls(model: ModelShape, dense: Sequence[Module], sizes: Sizes, *, kept: bool) -> Iterator[ModuleCall]:
+    downs = [module for module in dense if _ends_in(module, DOWNS)]
     ups = [module for module in dense if module not in downs]
     if not downs or not ups:
         yield from linear_calls(
-            dense,
-            sizes,
-            inputs=sizes.h,
-            outputs=[_outputs(one, sizes.h) for one in dense],
-            letter="h",
-            kept=kept,
+            dense, sizes, inputs=sizes.h, outputs=[_outputs(one, sizes.h) for one in dense], letter="h", kept=kept
         )
         return
     inside = _outputs(downs[0], sizes.h)
@@ -374,9 +376,7 @@ def _dense_calls(
             sizes, up=ups, down=downs[0], width=inside, activation=activation, dropout=dropout, kept=kept
         )
     else:
-        yield from plain_mlp(
-            sizes, up=ups[0], down=downs[0], activation=activation, dropout=dropout, kept=kept
-        )
+        yield from plain_mlp(sizes, up=ups[0], down=downs[0], activation=activation, dropout=dropout, kept=kept)
 
 
 def _expert_width(experts: Module, model: ModelShape, sizes: Sizes) -> int:

@@ -64,27 +64,22 @@ class ModelStates:
 
     @property
     def each(self) -> tuple[ModelState, ModelState, ModelState]:
-        """The three."""
         return self.parameters, self.gradients, self.optimizer_states
 
     @property
     def parameters_bytes(self) -> int:
-        """On one GPU."""
         return self.parameters.gpu_bytes
 
     @property
     def gradients_bytes(self) -> int:
-        """On one GPU."""
         return self.gradients.gpu_bytes
 
     @property
     def optimizer_states_bytes(self) -> int:
-        """On one GPU."""
         return self.optimizer_states.gpu_bytes
 
     @property
     def total_bytes(self) -> int:
-        """The sum of the three, on one GPU."""
         return sum(state.gpu_bytes for state in self.each)
 
 
@@ -123,7 +118,8 @@ def model_states(
         ZerokitError: a size is not positive, the stage is not 0 to 3, or there are more trainable parameters
             than parameters.
     """
-    check_zero_stage(zero_stage)
+    if zero_stage not in ZERO_STAGES:
+        raise ZerokitError(f"zero_stage is {zero_stage}", hint="Choose 0, 1, 2 or 3")
     check_positive(
         num_parameters=num_parameters,
         num_gpus=num_gpus,
@@ -131,9 +127,7 @@ def model_states(
         bytes_per_gradient=bytes_per_gradient,
     )
     if optimizer_bytes_per_parameter < 0:
-        raise ZerokitError(
-            f"optimizer_bytes_per_parameter is {optimizer_bytes_per_parameter}", hint="Give 0 or more"
-        )
+        raise ZerokitError(f"optimizer_bytes_per_parameter is {optimizer_bytes_per_parameter}", hint="Give 0 or more")
     trainable = num_parameters if num_trainable_parameters is None else num_trainable_parameters
     if not 1 <= trainable <= num_parameters:
         raise ZerokitError(
@@ -146,9 +140,7 @@ def model_states(
 
     letter = "Φ" if trainable == num_parameters else "Φₜ"
     return ModelStates(
-        ModelState(
-            "parameters", bytes_per_parameter, "Φ", num_parameters, shared(from_stage=3), parameters_at
-        ),
+        ModelState("parameters", bytes_per_parameter, "Φ", num_parameters, shared(from_stage=3), parameters_at),
         ModelState("gradients", bytes_per_gradient, letter, trainable, shared(from_stage=2), gradients_at),
         ModelState(
             "optimizer states",
@@ -164,12 +156,6 @@ def model_states(
 def ceil_div(numerator: int, denominator: int) -> int:
     """⌈numerator / denominator⌉, exact at any size."""
     return -(-numerator // denominator)
-
-
-def check_zero_stage(zero_stage: int) -> None:
-    """Raises ZerokitError unless `zero_stage` is 0, 1, 2 or 3."""
-    if zero_stage not in ZERO_STAGES:
-        raise ZerokitError(f"zero_stage is {zero_stage}", hint="Choose 0, 1, 2 or 3")
 
 
 def check_positive(**sizes: int) -> None:

@@ -32,6 +32,8 @@ class ModuleCall:
     """The input gradient of the LoRA part, which exists while the layer itself runs backward."""
     keeps_weight: bool = False
     """Autograd saves the weight. This holds for everything but torch.nn.Linear, which stage 3 replaces."""
+    sums_gradients: bool = False
+    """It adds gradients of its weights in fp32, part by part of the tokens."""
     made: int = 0
     """Elements of weights that DoRA makes in forward, independent of the tokens."""
     parts: tuple[ModuleCall, ...] = ()
@@ -49,7 +51,6 @@ class ModuleCall:
 
     @cached_property
     def saved_bytes(self) -> int:
-        """The sum of `all_saved`."""
         return sum(saved.bytes for saved in self.all_saved)
 
     @cached_property

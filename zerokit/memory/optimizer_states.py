@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from zerokit.memory.model_states import ceil_div
 from zerokit.memory.settings import Settings
-from zerokit.memory.term import TermKind
+from zerokit.memory.term import TERM_KINDS
 from zerokit.memory.timeline import Timeline
 
 _SOURCE = "bitsandbytes optim/optimizer.py"
@@ -21,16 +21,8 @@ LEAST_QUANTIZED = 4096
 LEAST_PAGED = 100_000
 """`get_state_buffer`: smaller tensors have no paged states."""
 
-CONSTANTS = TermKind(
-    "constants of states in 8 bits",
-    "optimizer_states",
-    unit="4",
-    count="one for each block of 256",
-    source=f"{_SOURCE} init_state",
-    certainty="modelled",
-    versions="any",
-)
-SMALL = replace(CONSTANTS, name="states of small tensors, in fp32", count="elements of tensors below 4,096")
+CONSTANTS = TERM_KINDS["optimizer_states.CONSTANTS"]
+SMALL = TERM_KINDS["optimizer_states.SMALL"]
 
 
 class OptimizerStates:
@@ -44,12 +36,9 @@ class OptimizerStates:
     def __init__(self, settings: Settings, count: str) -> None:
         """`count`: the formula for the elements that the rank updates."""
         self._facts, self._bytes = settings.optimizer, settings.moment_bytes
-        self.moments = settings.optimizer.moments(count)
+        self.moments = settings.optimizer.kind_of("MOMENTS", count)
         self._paged = replace(
-            self.moments,
-            name="paged states of the optimizer",
-            source=f"{_SOURCE} get_state_buffer",
-            device="pageable",
+            self.moments, name="paged states of the optimizer", source=f"{_SOURCE} get_state_buffer", device="pageable"
         )
 
     def hold(self, timeline: Timeline, tensors: Iterable[int]) -> None:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
-from functools import cache
-from pathlib import Path
-from typing import Any
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Any, Literal
 
 from zerokit.choices import OptimizerKind
 from zerokit.config import DeepSpeedConfig
 from zerokit.config.conditions import ConfigView
 from zerokit.config.optimizers import optimizer_spec
 from zerokit.errors import ZerokitError
-from zerokit.memory.term import Certainty, TermKind
+from zerokit.memory.term import TERM_KINDS, Certainty, TermKind
+from zerokit.tables import table_of
 
 
 @dataclass(frozen=True)
@@ -42,38 +40,17 @@ class OptimizerFacts:
     trainer_names: Sequence[str] = field(default=(), hash=False)
     """`optim` of transformers' TrainingArguments."""
 
-    def moments(self, count: str) -> TermKind:
-        """The kind of its states."""
-        return TermKind(
-            "optimizer moments",
-            "optimizer_states",
-            unit="k",
-            count=count,
-            source=self.source,
-            certainty=self.certainty,
-        )
-
-    def temporary(self, count: str) -> TermKind:
-        """The kind of its step's temporary tensors."""
-        return TermKind(
-            "temporary tensors of the optimizer",
-            "buffers",
-            unit="t",
-            count=count,
-            source=self.source,
-            certainty=self.certainty,
-        )
+    def kind_of(self, name: Literal["MOMENTS", "TEMPORARY"], count: str) -> TermKind:
+        """The kind of its states, or of its step's temporary tensors."""
+        kind = TERM_KINDS[f"optimizers.{name}"]
+        return replace(kind, count=count, source=self.source, certainty=self.certainty)
 
 
-@cache
-def _rows() -> Mapping[OptimizerKind, dict[str, Any]]:
-    text = Path(__file__).with_name("optimizers.json").read_text(encoding="utf-8")
-    return dict(json.loads(text))
+_ROWS: Mapping[OptimizerKind, dict[str, Any]] = table_of(__file__)
 
 
 def optimizer_facts(kind: OptimizerKind) -> OptimizerFacts:
-    """The facts of an optimizer."""
-    return OptimizerFacts(kind, **_rows()[kind])
+    return OptimizerFacts(kind, **_ROWS[kind])
 
 
 def optimizer_kind(config: DeepSpeedConfig) -> OptimizerKind:
@@ -119,7 +96,7 @@ def optimizer_made(config: DeepSpeedConfig, optim: str) -> OptimizerKind:
     """
     if ConfigView(config).device("offload_optimizer") != "none":
         return "cpu_adam"
-    for kind, row in _rows().items():
+    for kind, row in _ROWS.items():
         if optim in row.get("trainer_names", ()):
             return kind
     raise ZerokitError(f"the memory of the optimizer '{optim}' is not known", where="optim")

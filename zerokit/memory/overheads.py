@@ -15,7 +15,7 @@ from zerokit.hardware.non_torch_memory import (
     NCCL_FIRST_COMMUNICATOR_HIGH,
     NCCL_ONE_GPU_HIGH,
 )
-from zerokit.memory.term import Term, TermKind
+from zerokit.memory.term import TERM_KINDS, Term
 
 _FRAGMENTATION = 0.12
 """Share of the peak that the allocator may reserve in addition. This guess was not compared with rehearsals;
@@ -28,26 +28,9 @@ UNCHECKED_ACTIVATIONS = (0.65, 1.7)
 UNCHECKED_REST = (0.98, 1.02)
 """The same for everything else: allocator blocks and DeepSpeed's buffers."""
 
-FRAGMENTATION = TermKind(
-    "fragmentation",
-    "other",
-    count=f"up to {_FRAGMENTATION:.0%} of the peak",
-    source="torch's allocator, rehearsed",
-    certainty="guess",
-    versions="any",
-)
-CONTEXT = replace(
-    FRAGMENTATION,
-    name="CUDA context",
-    count="by card and driver",
-    source="measured (ml-engineering, training/performance)",
-)
-NCCL = replace(
-    CONTEXT,
-    name="communication (NCCL)",
-    count="by GPUs and network",
-    source="NCCL src/init.cc, and measured (ml-engineering)",
-)
+FRAGMENTATION = replace(TERM_KINDS["overheads.FRAGMENTATION"], count=f"up to {_FRAGMENTATION:.0%} of the peak")
+CONTEXT = TERM_KINDS["overheads.CONTEXT"]
+NCCL = TERM_KINDS["overheads.NCCL"]
 
 
 def overhead_terms(peak_bytes: int, world_size: int) -> tuple[Term, ...]:

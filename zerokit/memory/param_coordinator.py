@@ -8,40 +8,27 @@ buffers.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from zerokit.memory.layout import Parameter
 from zerokit.memory.model_states import ceil_div
 from zerokit.memory.settings import Settings
-from zerokit.memory.term import TermKind
+from zerokit.memory.term import TERM_KINDS
 from zerokit.memory.timeline import Timeline
 
-COORDINATOR = "deepspeed/runtime/zero/partitioned_param_coordinator.py"
-PARTITION = "deepspeed/runtime/zero/partition_parameters.py"
+GATHERED = TERM_KINDS["param_coordinator.GATHERED"]
+KEPT_BY_AUTOGRAD = TERM_KINDS["param_coordinator.KEPT_BY_AUTOGRAD"]
+GATHER_BUFFERS = TERM_KINDS["param_coordinator.GATHER_BUFFERS"]
+QUANTIZED_BUFFERS = TERM_KINDS["param_coordinator.QUANTIZED_BUFFERS"]
+SECONDARY = TERM_KINDS["param_coordinator.SECONDARY"]
+COPIES_TO_GPU = TERM_KINDS["param_coordinator.COPIES_TO_GPU"]
 
-GATHERED = TermKind(
-    "gathered parameters",
-    "buffers",
-    unit="e",
-    count="Σ sizes gathered at that moment",
-    source=f"{COORDINATOR} fetch_sub_module, release_sub_module",
-    certainty="modelled",
-)
-KEPT_BY_AUTOGRAD = replace(
-    GATHERED,
-    name="gathered parameters that autograd keeps",
-    count="Σ sizes of experts and other weights outside torch.nn.Linear",
-    source="autograd; deepspeed/runtime/zero/linear.py LinearFunctionForZeroStage3 saves others from it",
-)
-GATHER_BUFFERS = replace(
-    GATHERED,
-    name="buffers of parameters being gathered",
-    count="Σ sizes in flight",
-    source=f"{PARTITION} all_gather_coalesced",
-)
-COPIES_TO_GPU = replace(GATHER_BUFFERS, name="shards copied to the GPU", count="Σ⌈size/N⌉ in flight")
+
+def secondary_shard(parameter: Parameter, settings: Settings) -> int:
+    """Elements of one rank's secondary shard: the padded parameter, divided among the ranks of a node."""
+    world = settings.zero_ranks
+    return ceil_div(parameter.elements, world * parameter.replicas) * world // settings.hpz_partition
 
 
 @dataclass(frozen=True)
@@ -78,6 +65,16 @@ class _Walk:
         return self._before[uses[following]] - self._before[here]
 
 
+class CallOrder:
+    """The calls of a micro-batch in order, and when each parameter is used."""
+
+    def __init__(self, calls: Sequence[Submodule]) -> None:
+        self.count = len(calls)
+        self.own = _Walk(() if call.is_leaf else call.parameters for call in calls)
+        self.recursive = _Walk((*call.parameters, *call.within) for call in calls)
+        self.trace = [(one, place) for place, call in enumerate(calls) for one in call.parameters]
+
+
 class Gather:
     """Parameters that are gathered together."""
 
@@ -96,17 +93,17 @@ class Coordinator:
         calls: in order; empty if not recorded yet: nothing is prefetched or kept for its next use.
     """
 
-    def __init__(self, timeline: Timeline, settings: Settings, calls: Sequence[Submodule]) -> None:
+    def __init__(self, timeline: Timeline, settings: Settings, calls: CallOrder | Sequence[Submodule]) -> None:
         self._timeline, self._settings, self._e = timeline, settings, settings.parameter_bytes
-        self._calls = calls
-        self._own = _Walk(() if call.is_leaf else call.parameters for call in calls)
-        self._recursive = _Walk((*call.parameters, *call.within) for call in calls)
-        self._trace = [(one, place) for place, call in enumerate(calls) for one in call.parameters]
+        self._buffers = GATHER_BUFFERS if settings.gathered_bytes == self._e else QUANTIZED_BUFFERS
+        self._order = calls if isinstance(calls, CallOrder) else CallOrder(calls)
         self._whole: set[int] = set()
         self._flying: dict[int, Gather] = {}
         self._active: dict[int, set[str]] = {}
         self._saved: set[int] = set()
         self._outlived: dict[int, int] = {}
+        self._secondary: set[int] = set()
+        """With a shard for the ranks of the node. A release makes it, the optimizer's step drops it."""
         self._reset_trace()
 
     def persists(self, parameter: Parameter) -> bool:
@@ -114,7 +111,8 @@ class Coordinator:
         return parameter.elements <= self._settings.persistence_threshold
 
     def _reset_trace(self) -> None:
-        self._queue = deque(self._trace)
+        self._next = 0
+        """The place in the trace from which parameters are prefetched."""
         self._latest: dict[int, int] = {}
         self._place = 0
         self._available = 0
@@ -123,17 +121,21 @@ class Coordinator:
         """`reset_step`, at the start of a forward pass."""
         for gather in {id(gather): gather for gather in self._flying.values()}.values():
             self._arrive(gather)
-            self._timeline.free(GATHER_BUFFERS, self._e, gather.buffer)
+            self._timeline.free(self._buffers, self._settings.gathered_bytes, gather.buffer)
         for one in [one for gather in self._flying.values() for one in gather.parameters]:
             self._release(one)
         self._flying.clear()
         self._active.clear()
         self._reset_trace()
 
+    @property
+    def state(self) -> object:
+        """All that the next pass depends on, after `reset`."""
+        return self._whole.copy(), self._saved.copy(), self._outlived.copy(), self._secondary.copy()
+
     def fetch(self, call: Submodule) -> None:
         """`fetch_sub_module`."""
-        missing = [one for one in call.parameters if self._is_missing(one)]
-        if missing:
+        if missing := [one for one in call.parameters if self._is_missing(one)]:
             self._gather(missing)
         for one in call.parameters:
             self._active.setdefault(id(one), set()).add(call.module)
@@ -142,33 +144,41 @@ class Coordinator:
                 self._arrive(gather)
                 gather.waiting -= 1
                 if gather.waiting == 0:
-                    self._timeline.free(GATHER_BUFFERS, self._e, gather.buffer)
-        self._prefetch(call)
+                    self._timeline.free(self._buffers, self._settings.gathered_bytes, gather.buffer)
+        if self._next < len(self._order.trace):
+            self._prefetch(call)
         self._place += 1
 
     def _is_missing(self, one: Parameter) -> bool:
         return not self.persists(one) and id(one) not in self._whole and id(one) not in self._flying
 
     def _gather(self, parameters: Sequence[Parameter]) -> None:
-        """A single parameter is gathered in place; several arrive in a buffer and are copied out."""
-        world, e = self._settings.world_size, self._e
-        self._available += sum(one.elements for one in parameters)
-        shards = sum(ceil_div(one.elements, world) for one in parameters)
+        """`__all_gather_params`: those with a secondary shard among the ranks of a node."""
+        if self._secondary:
+            near = [one for one in parameters if id(one) in self._secondary]
+            self._gather_among(near, self._settings.hpz_partition)
+            parameters = [one for one in parameters if id(one) not in self._secondary]
+        for replicas in sorted({one.replicas for one in parameters}):
+            apart = [one for one in parameters if one.replicas == replicas]
+            self._gather_among(apart, self._settings.zero_ranks * replicas)
+
+    def _gather_among(self, parameters: Sequence[Parameter], ranks: int) -> None:
+        """A single parameter is gathered in place; several, or quantized ones, are copied out of a buffer."""
+        if not parameters:
+            return
+        world, e = self._settings.zero_ranks * parameters[0].replicas, self._e
+        elements = sum(one.elements for one in parameters)
+        self._available += elements
+        shards = sum(ceil_div(one.elements, world) for one in parameters) * world // ranks
         offloaded = self._settings.offload_param != "none"
-        if world == 1:
-            if offloaded:
-                self._timeline.hold(GATHERED, e, shards)
+        if world == 1 or (len(parameters) == 1 and self._settings.gathered_bytes == e):
+            self._timeline.hold(GATHERED, e, elements if world > 1 or offloaded else 0)
             gather = Gather(parameters, 0)
             gather.arrived = True
             self._whole.update(map(id, parameters))
-        elif len(parameters) == 1:
-            self._timeline.hold(GATHERED, e, parameters[0].elements)
-            gather = Gather(parameters, 0)
-            gather.arrived = True
-            self._whole.add(id(parameters[0]))
         else:
-            gather = Gather(parameters, shards * world)
-            self._timeline.hold(GATHER_BUFFERS, e, gather.buffer)
+            gather = Gather(parameters, shards * ranks)
+            self._timeline.hold(self._buffers, self._settings.gathered_bytes, gather.buffer)
         if offloaded and world > 1:
             self._timeline.spike(COPIES_TO_GPU, e, shards)
         for one in parameters:
@@ -182,24 +192,26 @@ class Coordinator:
             self._timeline.hold(GATHERED, self._e, sum(one.elements for one in gather.parameters))
 
     def _prefetch(self, call: Submodule) -> None:
-        here, latest, queue = self._place, self._latest, self._queue
-        if not queue:
-            return
-        wanted = {id(one) for one in call.parameters if latest.get(id(one), -1) < here}
-        found: set[int] = set()
-        while queue and len(found) < len(wanted):
-            one, place = queue.popleft()
-            latest[id(one)] = place
-            found.add(id(one))
+        trace, latest, here, place = self._order.trace, self._latest, self._place, self._next
+        if call.parameters:
+            wanted = len({id(one) for one in call.parameters if latest.get(id(one), -1) < here})
+            found: set[int] = set()
+            while len(found) < wanted and place < len(trace):
+                one, used = trace[place]
+                latest[id(one)] = used
+                found.add(id(one))
+                place += 1
         most = min(self._settings.max_live - self._available, self._settings.prefetch_bucket)
         ahead: dict[int, Parameter] = {}
         elements = 0
-        while queue and elements < most:
-            one, place = queue.popleft()
-            latest[id(one)] = max(latest.get(id(one), -1), place)
+        while elements < most and place < len(trace):
+            one, used = trace[place]
+            latest[id(one)] = max(latest.get(id(one), -1), used)
             if id(one) not in ahead and self._is_missing(one):
                 ahead[id(one)] = one
                 elements += one.elements
+            place += 1
+        self._next = place
         if ahead:
             self._gather(list(ahead.values()))
 
@@ -213,23 +225,43 @@ class Coordinator:
 
     def _is_needed_soon(self, one: Parameter, released: Submodule) -> bool:
         """`__params_to_release`; it descends into modules only when it releases a leaf module."""
-        if not self._calls:
+        if not self._order.count:
             return False
-        here = min(self._place, len(self._calls))
+        here = min(self._place, self._order.count)
         if self._latest.get(id(one), -1) > here:
             return True
-        distance = (self._recursive if released.is_leaf else self._own).distance(one, here)
+        distance = (self._order.recursive if released.is_leaf else self._order.own).distance(one, here)
         return distance is not None and distance < self._settings.max_reuse_distance
 
     def _release(self, one: Parameter) -> None:
         if id(one) in self._whole and id(one) not in self._flying:
             self._whole.discard(id(one))
             self._available -= one.elements
-            if self._settings.world_size > 1 or self._settings.offload_param != "none":
+            self._make_secondary(one)
+            if self._settings.zero_ranks * one.replicas > 1 or self._settings.offload_param != "none":
                 self._timeline.free(GATHERED, self._e, one.elements)
                 if id(one) in self._saved and id(one) not in self._outlived:
                     self._outlived[id(one)] = one.elements
                     self._timeline.hold(KEPT_BY_AUTOGRAD, self._e, one.elements)
+
+    def _make_secondary(self, one: Parameter) -> None:
+        if self._settings.hpz_partition > 1 and id(one) not in self._secondary:
+            self._secondary.add(id(one))
+            if self._settings.offload_param == "none":
+                self._timeline.hold(SECONDARY, self._e, secondary_shard(one, self._settings))
+
+    def make_secondary(self, parameters: Iterable[Parameter]) -> None:
+        """zero.Init partitions all parameters, and so does the optimizer before its step."""
+        for one in parameters:
+            self._make_secondary(one)
+
+    def drop_secondary(self, parameters: Iterable[Parameter]) -> None:
+        """`invalidate_secondary_tensor`, after the optimizer's step; frozen parameters keep theirs."""
+        for one in parameters:
+            if id(one) in self._secondary:
+                self._secondary.discard(id(one))
+                if self._settings.offload_param == "none":
+                    self._timeline.free(SECONDARY, self._e, secondary_shard(one, self._settings))
 
     def save(self, call: Submodule, *, only_trained: bool = False) -> None:
         """Autograd saves the gathered tensors; a release frees nothing until their backward pass."""
@@ -245,7 +277,7 @@ class Coordinator:
 
     def release_leftovers(self) -> None:
         """`release_backward_leftovers`: modules whose input has no gradient, which no hook releases."""
-        for one, _ in self._trace:
+        for one, _ in self._order.trace:
             if self._active.pop(id(one), None) and not self.persists(one):
                 self._release(one)
 
@@ -257,4 +289,4 @@ class Coordinator:
         self._timeline.free_all(KEPT_BY_AUTOGRAD)
         self._saved.clear()
         self._outlived.clear()
-        self._timeline.free_all(GATHER_BUFFERS)
+        self._timeline.free_all(self._buffers)

@@ -9,25 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from zerokit.memory.term import TermKind
+from zerokit.memory.term import TERM_KINDS, TermKind
 from zerokit.memory.timeline import Timeline
 
-CACHED = TermKind(
-    "pinned memory that torch keeps",
-    "buffers",
-    count="what was pinned and freed",
-    source="torch CachingHostAllocator",
-    certainty="modelled",
-    device="pinned",
-)
-STAGING = TermKind(
-    "staging copies",
-    "buffers",
-    count="size while copied",
-    source="torch Tensor.pin_memory, and DeepSpeed's copies to and from the host",
-    certainty="modelled",
-    device="pageable",
-)
+CACHED = TERM_KINDS["pinned_memory.CACHED"]
+STAGING = TERM_KINDS["pinned_memory.STAGING"]
 
 
 def power_of_two(number: int) -> int:

@@ -6,8 +6,9 @@ all micro-batches that differ, then the optimizer. The first pass of a run is a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 
 from zerokit.choices import ChunkedLoss
 from zerokit.memory.adapters import MERGED_WEIGHT
@@ -16,40 +17,33 @@ from zerokit.memory.head_and_loss import ACTIVATION_GRADIENTS, TIED_GRADIENT, TI
 from zerokit.memory.layout import Parameter
 from zerokit.memory.model_blocks import ModelCalls
 from zerokit.memory.module_calls import Block, ModuleCall
+from zerokit.memory.recording import RecordedStage, Recorder
+from zerokit.memory.same_object import SameObject
 from zerokit.memory.sizes import Sizes
 from zerokit.memory.stage import NEW_GRADIENT, Stage
-from zerokit.memory.term import TermKind
+from zerokit.memory.term import TERM_KINDS, TermKind
 from zerokit.memory.timeline import Timeline
 
-_MODELS = "transformers models/*/modeling_*.py, saved tensors"
+ACTIVATIONS = TERM_KINDS["replay.ACTIVATIONS"]
+CHECKPOINTS = TERM_KINDS["replay.CHECKPOINTS"]
+WORK = TERM_KINDS["replay.WORK"]
+RESIDUAL_GRADIENT = TERM_KINDS["replay.RESIDUAL_GRADIENT"]
+RESIDUAL_GRADIENTS = TERM_KINDS["replay.RESIDUAL_GRADIENTS"]
+MLP_SUMS = TERM_KINDS["replay.MLP_SUMS"]
+EVALUATION_HIDDEN = TERM_KINDS["replay.EVALUATION_HIDDEN"]
+EVALUATION_WORK = TERM_KINDS["replay.EVALUATION_WORK"]
 
-ACTIVATIONS = TermKind(
-    "activations", "activations", unit="b·s", count="Σ bytes of a token", source=_MODELS, certainty="modelled"
-)
-CHECKPOINTS = TermKind(
-    "inputs of checkpointed layers",
-    "activations",
-    unit="e",
-    count="L·b·s·h",
-    source="torch utils/checkpoint.py",
-    certainty="modelled",
-)
-WORK = replace(
-    ACTIVATIONS, name="working memory of one layer", count="bytes of a token that one call does not keep"
-)
-RESIDUAL_GRADIENT = TermKind(
-    "gradient of the residual stream",
-    "activations",
-    unit="e",
-    count="b·s·h",
-    source="autograd: it waits for that of the branch",
-    certainty="modelled",
-)
-RESIDUAL_GRADIENTS = replace(RESIDUAL_GRADIENT, count="2·b·s·h")
-EVALUATION_HIDDEN = TermKind(
-    "hidden states", "activations", unit="e", count="bₑ·s·h", source=_MODELS, certainty="modelled"
-)
-EVALUATION_WORK = replace(WORK, name="working memory of one layer, without gradients", unit="bₑ·s")
+
+@dataclass(frozen=True, kw_only=True)
+class Switches:
+    """What the passes of a micro-batch depend on, besides the model and its sizes."""
+
+    e: int
+    """Bytes of a parameter."""
+    checkpointing: bool = False
+    offloads_checkpoints: bool = False
+    chunked_loss: ChunkedLoss | None = None
+    replaces_linear: bool = False
 
 
 class Replay:
@@ -61,31 +55,29 @@ class Replay:
         stage: Stage,
         model_calls: ModelCalls | None,
         sizes: Sizes | None,
-        *,
-        e: int,
         parameters: Sequence[Parameter],
-        checkpointing: bool,
-        chunked_loss: ChunkedLoss | None,
-        replaces_linear: bool = False,
+        switches: Switches,
     ) -> None:
         self._timeline, self._stage = timeline, stage
-        self._model_calls, self._sizes, self._e = model_calls, sizes, e
-        self._parameters = parameters
-        self._checkpointing = checkpointing
+        self._model_calls, self._sizes, self._e = model_calls, sizes, switches.e
+        self._parameters, self._switches = parameters, switches
+        self._checkpointing = switches.checkpointing
+        self._offloads = switches.checkpointing and switches.offloads_checkpoints
         self._tied_module: str | None = None
+        self._before: object = None
         self._tokens = sizes.tokens if sizes is not None else 0
         self._activations = ACTIVATIONS if model_calls is None else _activations(model_calls)
         self._head: HeadAndLoss | None = None
         if model_calls is not None and sizes is not None:
             self._head = HeadAndLoss(
                 *(timeline, stage, model_calls, sizes),
-                e=e,
-                chunked_loss=chunked_loss,
+                e=switches.e,
+                chunked_loss=switches.chunked_loss,
                 activations=self._activations,
             )
         # A view, or a tensor that its function keeps, is not summed.
         is_kept = self._head is not None and self._head.keeps_gradient
-        self._head_adds_in_place = self._adds_in_place = replaces_linear and not is_kept
+        self._head_adds_in_place = self._adds_in_place = switches.replaces_linear and not is_kept
 
     def train(self, micro_batches: int) -> None:
         """One optimizer step of `micro_batches`; from the fourth on, the middle ones are alike."""
@@ -93,7 +85,8 @@ class Replay:
         self._stage.make_states()
         count = min(micro_batches, 3)
         for number in range(count):
-            self._micro_batch(boundary=number == count - 1)
+            if self._micro_batch(boundary=number == count - 1):
+                break
         self._timeline.enter("step")
         self._stage.step()
 
@@ -120,21 +113,39 @@ class Replay:
         self._head.evaluate()
         timeline.free_all(EVALUATION_HIDDEN)
 
-    def _micro_batch(self, *, boundary: bool) -> None:
-        timeline = self._timeline
-        timeline.enter("forward")
+    def _micro_batch(self, *, boundary: bool) -> bool:
+        """Replay one micro-batch, unless it repeats the previous one; return whether it does."""
+        self._timeline.enter("forward")
         self._stage.begin_pass(boundary=boundary)
+        before, self._before = self._before, self._stage.state
+        if before is not None and before == self._before:
+            return True
+        self.recording.play(self._timeline, self._stage)
+        self._stage.end_backward(boundary=boundary)
+        return False
+
+    @cached_property
+    def recording(self) -> Recorder:
+        """The passes of one micro-batch on any stage of this kind."""
+        return _recorded(
+            *(self._model_calls, self._sizes, SameObject(self._parameters), self._switches),
+            gathers=self._stage.gathers,
+        )
+
+    def forward_and_backward(self) -> None:
+        """The passes of one micro-batch."""
+        timeline = self._timeline
         if self._model_calls is None:
             timeline.enter("backward")
             for parameter in reversed(self._parameters):
                 if parameter.trainable:
                     self._gradient(parameter)
-            self._stage.end_backward(boundary=boundary)
             return
         for _ in range(2):
             self._stage.fetch(self._model_calls.whole, forward=True)
         for block in self._model_calls.blocks:
             self._forward(block, saves=not (block.is_layer and self._checkpointing))
+        self._offload_checkpoint()
         self._adds_in_place = self._head_adds_in_place
         self._tied_module = self._model_calls.head.module
         assert self._head is not None
@@ -148,33 +159,13 @@ class Replay:
         for block in reversed(self._model_calls.blocks):
             self._backward(block)
         timeline.free_all(kind)
-        self._stage.end_backward(boundary=boundary)
-
-    def calls(self) -> Iterator[ModuleCall]:
-        """The calls of one micro-batch in order: forward, recomputed, and backward."""
-        assert self._model_calls is not None
-        assert self._head is not None
-        whole, blocks, head = self._model_calls.whole, self._model_calls.blocks, self._model_calls.head
-        yield from (whole, whole)
-        for block in blocks:
-            yield from block.calls
-        yield from (head, whole)
-        if not self._head.is_liger:
-            yield head
-        yield whole
-        for block in reversed(blocks):
-            backward, first = block.backward, 0
-            if block.is_layer and self._checkpointing:
-                first = _gathered_first(block)
-                yield from backward[:first]
-                yield from block.calls[: len(block.calls) - first + 1]
-            yield from backward[first:]
 
     def _forward(self, block: Block, *, saves: bool, last: ModuleCall | None = None) -> None:
         """`last`: stop in that call before it is released."""
         timeline, stage, tokens = self._timeline, self._stage, self._tokens
         assert self._sizes is not None
         if not saves:
+            self._offload_checkpoint()
             timeline.hold(CHECKPOINTS, self._e, self._sizes.h * tokens)
         for call in block.calls:
             stage.fetch(call, forward=True)
@@ -201,11 +192,18 @@ class Replay:
                 break
             stage.release(call, forward=True)
 
+    def _offload_checkpoint(self) -> None:
+        """The input of the layer that has run is in host memory until its backward pass."""
+        if self._offloads:
+            self._timeline.free_all(CHECKPOINTS)
+
     def _backward(self, block: Block) -> None:
         recomputed = block.is_layer and self._checkpointing
         backward, first = block.backward, 0
         if recomputed:
             assert self._sizes is not None
+            if self._offloads:
+                self._timeline.hold(CHECKPOINTS, self._e, self._sizes.h * self._tokens)
             # The first saved tensor of the layer may be its input, which is already kept.
             if block.keeps_input:
                 self._timeline.free(CHECKPOINTS, self._e, self._sizes.h * self._tokens)
@@ -252,7 +250,10 @@ class Replay:
         timeline, gradients = self._timeline, call.gradients
         for parameter in gradients:
             timeline.hold(NEW_GRADIENT, self._e, parameter.elements)
+        sums = sum(one.elements for one in gradients) if call.sums_gradients else 0
+        timeline.hold(MLP_SUMS, 4, sums)
         timeline.spike(ACTIVATION_GRADIENTS, self._tokens, call.back)
+        timeline.free(MLP_SUMS, 4, sums)
         # Autograd frees the saved tensors of a function before the hooks of its gradients run.
         if call.parameters:
             self._stage.unsave(call)
@@ -285,6 +286,21 @@ class Replay:
     def _gradient(self, parameter: Parameter) -> None:
         self._timeline.hold(NEW_GRADIENT, self._e, parameter.elements)
         self._stage.ready(parameter)
+
+
+@lru_cache(maxsize=32)
+def _recorded(
+    model_calls: ModelCalls | None,
+    sizes: Sizes | None,
+    parameters: SameObject[Sequence[Parameter]],
+    switches: Switches,
+    *,
+    gathers: bool,
+) -> Recorder:
+    recorder = Recorder()
+    stage = RecordedStage(recorder, gathers=gathers)
+    Replay(recorder, stage, model_calls, sizes, parameters.value, switches).forward_and_backward()
+    return recorder
 
 
 def _gathered_first(block: Block) -> int:

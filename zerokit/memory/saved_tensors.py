@@ -32,9 +32,7 @@ class Module:
         return any(one.trainable and one.adapter != "outputs" for one in self.parameters)
 
 
-def norm_call(
-    sizes: Sizes, module: Module, kind: Norm, *, width: int, letter: str, rows: int = 1
-) -> ModuleCall:
+def norm_call(sizes: Sizes, module: Module, kind: Norm, *, width: int, letter: str, rows: int = 1) -> ModuleCall:
     """A norm of `width` numbers per token in `rows` rows."""
     e = sizes.e
     if kind == "layer":
@@ -166,6 +164,34 @@ def attention_core(
         saved += bias.saved(sizes)
         back += bias.back(sizes)
     return ModuleCall("", (), tuple(saved), work=e * (q + kv), back=back)
+
+
+def exchanged(sizes: Sizes, *, fused: bool) -> int:
+    """Bytes of a rank's queries, keys and values, which the layer holds while DeepSpeed exchanges them."""
+    return sizes.e * (sizes.q + 2 * sizes.kv) * (1 + fused)
+
+
+def ulysses_core(sizes: Sizes, *, fused: bool, window: int | None = None) -> ModuleCall:
+    """Attention to all tokens of a sequence for a part of the heads, between two exchanges of all ranks.
+
+    A rank's part has as many numbers as its tokens have in all heads; each rank has at least one head of keys
+    and values. Their exchange makes copies, which attention saves. The result is copied for the exchange
+    (unless there is one sequence only), and afterwards into token order. Positions of all tokens are gathered.
+    With a sliding window a layer goes through the sequence in blocks of its length. Each but the first has a mask,
+    for which the keys and values of two blocks are repeated for all heads.
+
+    Source: deepspeed/runtime/sequence_parallel/ulysses_sp.py UlyssesSPAttentionHF.
+    """
+    e, q, a, length = sizes.e, sizes.q, sizes.a, sizes.seq * sizes.sequence
+    kv = max(sizes.kv, sizes.sequence * q // a)
+    saved = [Saved("e·(q + 2kv)", e * (q + 2 * kv)), Saved("e·q + 4a", e * q + 4 * a)]
+    copies = (2 + (sizes.batch > 1 or window is not None)) * e * q
+    if window is not None and sizes.sequence * q // a < kv < q:  # one head is repeated as a view
+        saved.append(Saved(f"4e·q·(1 - {window}/{length})", 4 * e * q * (length - window) // length))
+    expanded = 2 * e * q if kv < q else 0
+    back = e * (2 * q + 2 * kv) + 4 * q + 4 * a + expanded
+    work = exchanged(sizes, fused=fused) + copies + 2 * 8 * sizes.sequence
+    return ModuleCall("", (), tuple(saved), work=work, back=back)
 
 
 def position_bias(sizes: Sizes, count: int = 1) -> Saved:
@@ -302,13 +328,7 @@ def _width_letter(sizes: Sizes, width: int) -> str:
 
 
 def plain_mlp(
-    sizes: Sizes,
-    *,
-    up: Module,
-    down: Module,
-    activation: Activation,
-    dropout: bool = False,
-    kept: bool = False,
+    sizes: Sizes, *, up: Module, down: Module, activation: Activation, dropout: bool = False, kept: bool = False
 ) -> list[ModuleCall]:
     """Two linear layers with an activation between them. `kept`: their input is already saved."""
     e, f = sizes.e, sizes.f
@@ -330,14 +350,7 @@ def dropout_call(sizes: Sizes, width: int, letter: str) -> ModuleCall:
 
 
 def expert_calls(
-    sizes: Sizes,
-    traits: Traits,
-    *,
-    router: Sequence[Module],
-    experts: Module,
-    width: int,
-    chosen: int,
-    count: int,
+    sizes: Sizes, traits: Traits, *, router: Sequence[Module], experts: Module, width: int, chosen: int, count: int
 ) -> list[ModuleCall]:
     """A router and its gated experts; each token meets `chosen` of `count` experts, evenly routed.
 
@@ -364,7 +377,5 @@ def expert_calls(
         ModuleCall("", downs, (Saved(f"{k}·e·{letter}", k * e * f),), back=k * e * (f + h)),
         ModuleCall("", (), (Saved(f"{k}·e·h", k * e * h),), back=k * 3 * weighted * h),
     )
-    calls.append(
-        ModuleCall(experts.name, experts.parameters, work=k * e * (h + f), keeps_weight=True, parts=parts)
-    )
+    calls.append(ModuleCall(experts.name, experts.parameters, work=k * e * (h + f), keeps_weight=True, parts=parts))
     return calls

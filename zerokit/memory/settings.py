@@ -27,7 +27,10 @@ class Settings:
     """Everything that the estimate needs to know of a run, except the model."""
 
     stage: int
-    world_size: int
+    zero_ranks: int
+    """N: ranks that share what the stage partitions."""
+    tensor_rank: int
+    """The rank within its tensor-parallel group: the one with the fullest GPU, unless one is requested."""
     precision: Precision
     parameter_bytes: int
     """e."""
@@ -50,10 +53,13 @@ class Settings:
     max_in_cpu: int
     reduce_bucket: int
     overlap_comm: bool
-    contiguous_gradients: bool
     sub_group: int
     prefetch_bucket: int
     persistence_threshold: int
+    hpz_partition: int
+    """ZeRO++: ranks that share a secondary copy of the parameters; 1: there is none."""
+    gathered_bytes: int
+    """Bytes of a parameter's element on its way: 1 with ZeRO++'s quantized weights."""
     max_live: int
     max_reuse_distance: int
     replaces_linear: bool
@@ -96,7 +102,7 @@ class Settings:
         return model_states(
             num_parameters,
             zero_stage=self.stage,
-            num_gpus=self.world_size,
+            num_gpus=self.zero_ranks,
             num_trainable_parameters=num_trainable_parameters,
             bytes_per_parameter=self.parameter_bytes,
             bytes_per_gradient=self.accumulation_bytes,
@@ -125,20 +131,22 @@ def settings_of(run: TrainingRun) -> Settings:
     low_precision = (config.bf16 is not None and config.bf16.bf16_master_weights_and_grads is True) or (
         config.fp16.fp16_master_weights_and_grads is True
     )
+    wrapper: Wrapper = "none" if run.without_deepspeed else _wrapper(config, stage, precision, optimizer)
     return Settings(
         stage=stage,
-        world_size=run.world_size,
+        zero_ranks=run.zero_ranks,
+        tensor_rank=(run.parallelism.tensor - 1 if wrapper == "fp16" else 0)
+        if run.rank is None
+        else run.rank % run.parallelism.tensor,
         precision=precision,
         parameter_bytes=e,
         accumulation_bytes=accumulation_bytes,
-        communication_bytes=4 if config.communication_data_type == "fp32" else e,
+        communication_bytes=_communication_bytes(run, e),
         # Without DeepSpeed moments have the type of the weights (torch/optim/adamw.py, zeros_like).
         master_bytes=e if run.without_deepspeed else 2 if low_precision else 4,
-        wrapper="none" if run.without_deepspeed else _wrapper(config, stage, precision, optimizer),
+        wrapper=wrapper,
         optimizer=optimizer,
-        accumulation_steps=run.gradient_accumulation_steps
-        or _number(config.gradient_accumulation_steps)
-        or 1,
+        accumulation_steps=run.gradient_accumulation_steps or _number(config.gradient_accumulation_steps) or 1,
         offload_optimizer=_where(optimizer_section) if stage > 0 else "none",
         pin_optimizer=optimizer_section is not None and optimizer_section.pin_memory,
         optimizer_buffers=optimizer_section.buffer_count if optimizer_section is not None else 0,
@@ -149,15 +157,24 @@ def settings_of(run: TrainingRun) -> Settings:
         max_in_cpu=param_section.max_in_cpu if param_section is not None else 0,
         reduce_bucket=_known(zero.reduce_bucket_size),
         overlap_comm=stage == 3 if zero.overlap_comm is None else zero.overlap_comm,
-        contiguous_gradients=zero.contiguous_gradients,
         sub_group=_known(zero.sub_group_size),
         prefetch_bucket=_known(zero.stage3_prefetch_bucket_size),
         persistence_threshold=_known(zero.stage3_param_persistence_threshold),
+        hpz_partition=min(zero.zero_hpz_partition_size, run.zero_ranks) if stage == 3 else 1,
+        gathered_bytes=1 if stage == 3 and zero.zero_quantized_weights else e,
         max_live=_known(zero.stage3_max_live_parameters),
         max_reuse_distance=_known(zero.stage3_max_reuse_distance),
-        replaces_linear=stage == 3 and zero.memory_efficient_linear,
+        # AutoTP's layers multiply matrices without it (module_inject/layers.py LinearLayer).
+        replaces_linear=stage == 3 and zero.memory_efficient_linear and run.parallelism.tensor == 1,
         gpu_memory=run.cluster.gpu_memory_bytes,
     )
+
+
+def _communication_bytes(run: TrainingRun, e: int) -> int:
+    """Source: `ZeROOptimizer_Stage3.__init__`; among ranks that share sequences it is fp32 by default."""
+    if run.parallelism.sequence > 1:
+        return 4 if run.ds_config.seq_parallel_communication_data_type in FP32_NAMES else 2
+    return 4 if run.ds_config.communication_data_type == "fp32" else e
 
 
 def _precision(config: DeepSpeedConfig) -> Precision:

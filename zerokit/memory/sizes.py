@@ -35,6 +35,11 @@ class Sizes:
     Source: deepspeed/runtime/zero/linear.py LinearFunctionForZeroStage3.
     """
 
+    sequence: int = 1
+    """Ranks that share a sequence: `seq` is the part of one of them."""
+    tensor: int = 1
+    """Ranks that share a layer: `q`, `kv`, `a` and `f` are the part of one of them."""
+
     @property
     def tokens(self) -> int:
         """b·s."""

@@ -3,82 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from zerokit.memory.layout import Layout, Parameter
 from zerokit.memory.module_calls import ModuleCall
 from zerokit.memory.optimizer_states import OptimizerStates
 from zerokit.memory.settings import Settings
-from zerokit.memory.term import TermKind
+from zerokit.memory.term import TERM_KINDS, TermKind
 from zerokit.memory.timeline import Timeline
 from zerokit.units import MIB
 
-ENGINE = "deepspeed/runtime/engine.py"
-_FUSED = "deepspeed/runtime/fp16/fused_optimizer.py"
-
-PARAMETERS = TermKind(
-    "parameters",
-    "parameters",
-    unit="e",
-    count="Φ",
-    source=f"{ENGINE} _configure_distributed_model",
-    certainty="exact",
-)
-ROUNDING = TermKind(
-    "rounding of parameters",
-    "parameters",
-    count="up to 1 MiB for each tensor of its own",
-    source="torch c10/cuda/CUDACachingAllocator.cpp",
-    certainty="modelled",
-)
-CLONES = TermKind(
-    "clones of parameters", "buffers", unit="e", count="2·Φₜ", source=f"{_FUSED} __init__", certainty="exact"
-)
-MASTER = TermKind(
-    "master weights", "optimizer_states", unit="m", count="Φₜ", source=f"{_FUSED} __init__", certainty="exact"
-)
-GRADIENTS = TermKind(
-    "gradients", "gradients", unit="e", count="Σ sizes made", source=ENGINE, certainty="exact"
-)
-NEW_GRADIENT = TermKind(
-    "gradient being made", "gradients", unit="e", count="size", source="autograd", certainty="modelled"
-)
-FLAT_COPY = TermKind(
-    "flattened copy of gradients to reduce",
-    "buffers",
-    unit="e",
-    count="min(Φₜ, 5e8)",
-    source=f"{ENGINE} allreduce_bucket",
-    certainty="exact",
-)
-STEP_GRADIENTS = TermKind(
-    "gradients in the optimizer's step",
-    "gradients",
-    unit="m",
-    count="Φₜ",
-    source=f"{_FUSED} step",
-    certainty="exact",
-)
-_DDP = "torch/nn/parallel/distributed.py"
-DDP_BUCKETS = TermKind(
-    "buckets of DistributedDataParallel",
-    "buffers",
-    unit="e",
-    count="Φₜ",
-    source=f"{_DDP} gradient_as_bucket_view=False, the default",
-    certainty="exact",
-    versions="any",
-)
-WEIGHT_COPIES = TermKind(
-    "copies of weights in 16 bits",
-    "buffers",
-    unit="2",
-    count="Φ",
-    source="torch/amp/autocast_mode.py: cached casts, kept for the backward pass",
-    certainty="modelled",
-    versions="any",
-)
-CAST_GRADIENTS = replace(STEP_GRADIENTS, name="gradients cast one by one, to be flattened")
+PARAMETERS = TERM_KINDS["stage.PARAMETERS"]
+ROUNDING = TERM_KINDS["stage.ROUNDING"]
+CLONES = TERM_KINDS["stage.CLONES"]
+MASTER = TERM_KINDS["stage.MASTER"]
+GRADIENTS = TERM_KINDS["stage.GRADIENTS"]
+NEW_GRADIENT = TERM_KINDS["stage.NEW_GRADIENT"]
+FLAT_COPY = TERM_KINDS["stage.FLAT_COPY"]
+STEP_GRADIENTS = TERM_KINDS["stage.STEP_GRADIENTS"]
+DDP_BUCKETS = TERM_KINDS["stage.DDP_BUCKETS"]
+WEIGHT_COPIES = TERM_KINDS["stage.WEIGHT_COPIES"]
+NORM_MASK = TERM_KINDS["stage.NORM_MASK"]
+CAST_GRADIENTS = TERM_KINDS["stage.CAST_GRADIENTS"]
 
 _SMALLEST_OF_ITS_OWN = 10 * MIB
 _ROUNDING = 2 * MIB
@@ -91,6 +36,14 @@ no key sets."""
 
 class Stage:
     """A ZeRO stage as far as GPU memory depends on it; this one allocates nothing."""
+
+    gathers = False
+    """Whether `fetch`, `release`, `save` and `unsave` do anything."""
+
+    @property
+    def state(self) -> object:
+        """All that the next micro-batch depends on, after `begin_pass`; None: it is always another one."""
+        return None
 
     def start(self) -> None:
         """Build the optimizer, and hold what exists before training."""
@@ -145,7 +98,7 @@ class Stage0(FullGradients):
     def __init__(self, timeline: Timeline, layout: Layout, settings: Settings) -> None:
         super().__init__(timeline, layout, settings)
         self._states = OptimizerStates(settings, "Φₜ")
-        self._temporary = settings.optimizer.temporary("Φₜ")
+        self._temporary = settings.optimizer.kind_of("TEMPORARY", "Φₜ")
 
     def start(self) -> None:
         """FP16_Optimizer clones and flattens the trained parameters in `__init__` (fused_optimizer.py)."""
@@ -191,6 +144,7 @@ class Stage0(FullGradients):
         if settings.wrapper == "fp16":
             timeline.spike(CAST_GRADIENTS, settings.master_bytes, trained)
             timeline.free_all(GRADIENTS)
+            timeline.spike(NORM_MASK, 2 * settings.master_bytes + 1, trained if settings.tensor_rank else 0)
         timeline.spike(self._temporary, settings.temporary_bytes, trained)
         timeline.free_all(STEP_GRADIENTS)
         timeline.free_all(GRADIENTS)
@@ -206,7 +160,7 @@ class PlainTorch(Stage0):
 
     def start(self) -> None:
         super().start()
-        if self._settings.world_size > 1:
+        if self._settings.zero_ranks > 1:
             self._timeline.hold(DDP_BUCKETS, self._settings.parameter_bytes, self._layout.num_trainable)
 
     def begin_pass(self, *, boundary: bool) -> None:
@@ -220,9 +174,7 @@ class PlainTorch(Stage0):
 
 def tensors_updated(layout: Layout, settings: Settings) -> list[int]:
     """Elements of the tensors that the optimizer gets; only FP16_Optimizer flattens them."""
-    return (
-        [layout.num_trainable] if settings.wrapper == "fp16" else [one.elements for one in layout.trainable]
-    )
+    return [layout.num_trainable] if settings.wrapper == "fp16" else [one.elements for one in layout.trainable]
 
 
 def block_bytes(number: int) -> int:

@@ -6,86 +6,32 @@ Source: deepspeed/runtime/zero/stage_1_and_2.py; docstrings name its methods.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from zerokit.memory import stage
 from zerokit.memory.layout import Layout, Parameter
 from zerokit.memory.model_states import ceil_div
 from zerokit.memory.optimizer_states import OptimizerStates
 from zerokit.memory.overheads import overhead_terms
 from zerokit.memory.settings import Settings
 from zerokit.memory.stage import NEW_GRADIENT, Stage, hold_parameters
-from zerokit.memory.term import TermKind
+from zerokit.memory.term import TERM_KINDS
 from zerokit.memory.timeline import Timeline
 
-STAGE_1_2 = "deepspeed/runtime/zero/stage_1_and_2.py"
-
-PARAMETERS = replace(stage.PARAMETERS, source=f"{STAGE_1_2} __init__")
-CLONES = replace(stage.CLONES, count="Φₜ/N", source=f"{STAGE_1_2} __init__")
-MASTER = replace(stage.MASTER, count="Φₜ/N", source=f"{STAGE_1_2} __init__")
-STEP_GRADIENTS = replace(stage.STEP_GRADIENTS, count="Φₜ/N", source=f"{STAGE_1_2} step")
-FLAT_GRADIENTS = replace(STEP_GRADIENTS, name="flat gradients before they are cast", unit="e")
-REDUCE_BUCKET = TermKind(
-    "reduce bucket",
-    "buffers",
-    unit="e",
-    count="reduce_bucket_size",
-    source=f"{STAGE_1_2} setup_buckets",
-    certainty="exact",
-)
-COMMUNICATION_COPY = TermKind(
-    "gradients in the type they are reduced in",
-    "buffers",
-    unit="c",
-    count="elements in the bucket",
-    source=f"{STAGE_1_2} allreduce_bucket",
-    certainty="modelled",
-)
-NORM = TermKind(
-    "fp64 copy for the gradient norm",
-    "buffers",
-    unit="8",
-    count="largest gradient slice",
-    source=f"{STAGE_1_2} get_grad_norm_direct",
-    certainty="exact",
-)
-OVERSIZED = TermKind(
-    "clone of a gradient larger than the bucket",
-    "gradients",
-    unit="e",
-    count="size",
-    source=f"{STAGE_1_2} reduce_independent_p_g_buckets_and_remove_grads",
-    certainty="exact",
-)
-OFFLOAD_BUFFER = replace(CLONES, name="buffer for offloaded gradients", count="largest parameter")
-FLAT = replace(
-    CLONES,
-    name="flat copy of the parameters",
-    count="Φₜ",
-    source=f"{STAGE_1_2} flatten_dense_tensors_aligned",
-)
-FIRST_STATES = TermKind(
-    "states of the optimizer before it is divided",
-    "optimizer_states",
-    unit="e",
-    count="Φₜ",
-    source=f"{stage.ENGINE} basic_optimizer, which is kept after {STAGE_1_2} has made another",
-    certainty="exact",
-)
-GRADIENTS = replace(
-    stage.GRADIENTS, count="Σ sizes waiting or kept", source=f"{STAGE_1_2} copy_grads_in_partition"
-)
-FLAT_COPY = replace(
-    stage.FLAT_COPY,
-    count="elements in the bucket",
-    source=f"{STAGE_1_2} allreduce_bucket",
-    certainty="modelled",
-)
-COMPACT = replace(
-    STEP_GRADIENTS,
-    name="fp32 gradient partition",
-    unit="g",
-    source=f"{STAGE_1_2} _build_compact_grad_partition_buffer",
-)
+PARAMETERS = TERM_KINDS["stage_1_2.PARAMETERS"]
+CLONES = TERM_KINDS["stage_1_2.CLONES"]
+MASTER = TERM_KINDS["stage_1_2.MASTER"]
+STEP_GRADIENTS = TERM_KINDS["stage_1_2.STEP_GRADIENTS"]
+FLAT_GRADIENTS = TERM_KINDS["stage_1_2.FLAT_GRADIENTS"]
+REDUCE_BUCKET = TERM_KINDS["stage_1_2.REDUCE_BUCKET"]
+COMMUNICATION_COPY = TERM_KINDS["stage_1_2.COMMUNICATION_COPY"]
+NORM = TERM_KINDS["stage_1_2.NORM"]
+OVERSIZED = TERM_KINDS["stage_1_2.OVERSIZED"]
+OFFLOAD_BUFFER = TERM_KINDS["stage_1_2.OFFLOAD_BUFFER"]
+FLAT = TERM_KINDS["stage_1_2.FLAT"]
+FIRST_STATES = TERM_KINDS["stage_1_2.FIRST_STATES"]
+GRADIENTS = TERM_KINDS["stage_1_2.GRADIENTS"]
+FLAT_COPY = TERM_KINDS["stage_1_2.FLAT_COPY"]
+COMPACT = TERM_KINDS["stage_1_2.COMPACT"]
 
 
 @dataclass(frozen=True)
@@ -97,10 +43,11 @@ class Slices:
     first: dict[int, int]
     """Offset in the flat buffer by the parameter's id."""
 
+    _ranks: dict[int, range]
+
     def ranks(self, parameter: Parameter) -> range:
         """The ranks whose partitions contain part of it."""
-        begin = self.first[id(parameter)]
-        return range(begin // self.partition, (begin + parameter.elements - 1) // self.partition + 1)
+        return self._ranks[id(parameter)]
 
     def part(self, parameter: Parameter, rank: int) -> int:
         """Its elements in the partition of `rank`."""
@@ -109,14 +56,17 @@ class Slices:
         return max(0, end - max(begin, rank * self.partition))
 
 
+@lru_cache(maxsize=8)
 def slices_of(layout: Layout, world_size: int) -> Slices:
     """The flat buffer is padded to a multiple of 2N: `DeepSpeedZeroOptimizer.__init__`."""
     partition = 2 * ceil_div(layout.num_trainable, 2 * world_size)
-    first, place = {}, 0
+    first, ranks, place = {}, {}, 0
     for parameter in layout.trainable:
+        end = place + parameter.elements
         first[id(parameter)] = place
-        place += parameter.elements
-    return Slices(partition, first)
+        ranks[id(parameter)] = range(place // partition, (end - 1) // partition + 1)
+        place = end
+    return Slices(partition, first, ranks)
 
 
 def flattens_on_gpu(layout: Layout, settings: Settings) -> bool | None:
@@ -128,9 +78,9 @@ def flattens_on_gpu(layout: Layout, settings: Settings) -> bool | None:
     """
     if settings.gpu_memory is None:
         return True
-    flat = slices_of(layout, settings.world_size).partition * settings.world_size
+    flat = slices_of(layout, settings.zero_ranks).partition * settings.zero_ranks
     both = settings.parameter_bytes * (layout.num_parameters + flat)
-    overheads = overhead_terms(both, settings.world_size)
+    overheads = overhead_terms(both, settings.zero_ranks)
     if both + sum(term.high for term in overheads) <= settings.gpu_memory:
         return True
     return False if both + sum(term.low for term in overheads) > settings.gpu_memory else None
@@ -150,27 +100,21 @@ class Stage1And2(Stage):
     """One rank of stages 1 and 2."""
 
     def __init__(
-        self,
-        timeline: Timeline,
-        layout: Layout,
-        settings: Settings,
-        rank: int,
-        *,
-        engine_makes_optimizer: bool,
+        self, timeline: Timeline, layout: Layout, settings: Settings, rank: int, *, engine_makes_optimizer: bool
     ) -> None:
         self._engine_makes_optimizer = engine_makes_optimizer
         self._timeline, self._layout, self._settings, self._rank = timeline, layout, settings, rank
-        self._slices = slices_of(layout, settings.world_size)
+        self._slices = slices_of(layout, settings.zero_ranks)
         self._e = settings.parameter_bytes
         self._states = OptimizerStates(settings, "Φₜ/N")
-        self._temporary = settings.optimizer.temporary("Φₜ/N")
+        self._temporary = settings.optimizer.kind_of("TEMPORARY", "Φₜ/N")
         self._own = [parameter for parameter in layout.trainable if rank in self._slices.ranks(parameter)]
         self._own_ids = {id(parameter) for parameter in self._own}
         self._kept_elements = sum(parameter.elements for parameter in self._own)
         self._waiting: dict[int, Parameter] = {}
         self._bucket: list[Parameter] = []
         self._in_bucket = 0
-        self._holds_partition = False
+        self._holds_partition = self._holds_bucket = False
         self._boundary = True
         # Stage 1 makes an fp32 copy of each gradient in `grad_accum`.
         letter = "g" if self._is_compact and settings.stage == 1 else "e"
@@ -178,9 +122,7 @@ class Stage1And2(Stage):
         self._gradients = replace(GRADIENTS, unit=letter)
         self._buckets = 2 if settings.overlap_comm else 1
         self._reduce_bucket = replace(
-            REDUCE_BUCKET,
-            unit=letter,
-            count="2·reduce_bucket_size" if self._buckets == 2 else REDUCE_BUCKET.count,
+            REDUCE_BUCKET, unit=letter, count="2·reduce_bucket_size" if self._buckets == 2 else REDUCE_BUCKET.count
         )
         self._flat_copy = replace(FLAT_COPY, unit=letter)
 
@@ -207,11 +149,9 @@ class Stage1And2(Stage):
         """`__init__`: flatten parameters, clone the partition, make zero gradients."""
         timeline, settings, part = self._timeline, self._settings, self.partition
         trained, master = self._layout.num_trainable, settings.master_bytes
-        hold_parameters(
-            timeline, PARAMETERS, self._e, [one for one in self._layout.parameters if not one.trainable]
-        )
+        hold_parameters(timeline, PARAMETERS, self._e, [one for one in self._layout.parameters if not one.trainable])
         timeline.hold(PARAMETERS, self._e, trained)
-        padded = part * settings.world_size
+        padded = part * settings.zero_ranks
         if flattens_on_gpu(self._layout, settings):
             timeline.spike(FLAT, self._e, padded)
         timeline.hold(PARAMETERS, self._e, padded - trained)
@@ -242,7 +182,8 @@ class Stage1And2(Stage):
     def ready(self, parameter: Parameter) -> None:
         """`process_gradients`, called by a hook."""
         self._timeline.free(NEW_GRADIENT, self._e, parameter.elements)
-        if not self._timeline.bytes_of(self._reduce_bucket):
+        if not self._holds_bucket:
+            self._holds_bucket = True
             elements = self._buckets * self._settings.reduce_bucket
             self._timeline.hold(self._reduce_bucket, self._gradient_bytes, elements)
         if id(parameter) not in self._waiting:
@@ -278,7 +219,7 @@ class Stage1And2(Stage):
                 self._timeline.hold(self._flat_copy, self._gradient_bytes, elements)
                 if self._settings.communication_bytes > self._gradient_bytes:
                     self._timeline.spike(COMMUNICATION_COPY, self._settings.communication_bytes, elements)
-                self._timeline.free_all(self._flat_copy)
+                self._timeline.free(self._flat_copy, self._gradient_bytes, elements)
         for parameter in self._bucket:
             if id(parameter) in self._own_ids:
                 self._keep(parameter)
@@ -312,9 +253,7 @@ class Stage1And2(Stage):
             if not self._holds_partition:
                 self._holds_partition = True
                 timeline.hold(COMPACT, self._settings.accumulation_bytes, self.partition)
-        elif self._offloads:
-            pass
-        elif not self._holds_partition:
+        elif not (self._offloads or self._holds_partition):
             self._holds_partition = True
             timeline.hold(self._gradients, self._e, self._kept_elements)
         if self._offloads:
@@ -332,6 +271,7 @@ class Stage1And2(Stage):
         if self._bucket:
             self._reduce()
         timeline.free_all(self._reduce_bucket)
+        self._holds_bucket = False
         self._waiting.clear()
         if self._is_compact or self._offloads:
             timeline.free_all(self._gradients)

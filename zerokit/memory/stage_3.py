@@ -5,75 +5,37 @@ Source: deepspeed/runtime/zero/stage3.py; docstrings name its methods.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from functools import lru_cache
 
-from zerokit.memory import stage, stage_1_2
 from zerokit.memory.bnb_4bit import WHOLE, StoredLayout
 from zerokit.memory.layout import Layout, Parameter
 from zerokit.memory.model_states import ceil_div
 from zerokit.memory.module_calls import ModuleCall
 from zerokit.memory.optimizer_states import OptimizerStates
-from zerokit.memory.param_coordinator import PARTITION, Coordinator, Submodule
+from zerokit.memory.param_coordinator import CallOrder, Coordinator, Submodule
+from zerokit.memory.same_object import SameObject
 from zerokit.memory.settings import Settings
 from zerokit.memory.stage import NEW_GRADIENT, Stage
-from zerokit.memory.term import TermKind
+from zerokit.memory.term import TERM_KINDS
 from zerokit.memory.timeline import Timeline
 
-STAGE_3 = "deepspeed/runtime/zero/stage3.py"
-
-PARAMETERS = replace(stage.PARAMETERS, count="Σ⌈size/N⌉", source=f"{PARTITION} Init._partition_param")
-UNDIVIDED = replace(PARAMETERS, name="a parameter before it is divided", count="2·largest parameter")
-PERSISTENT = TermKind(
-    "persistent parameters",
-    "parameters",
-    unit="e",
-    count="Σ sizes up to the persistence threshold",
-    source="deepspeed/runtime/zero/parameter_offload.py mark_persistent_parameters",
-    certainty="exact",
-)
-MASTER = replace(stage.MASTER, count="Σ⌈size/N⌉", source=f"{STAGE_3} _create_fp32_partitions")
-CLONES = replace(
-    stage.CLONES, unit="m", count="largest sub-group", source=f"{STAGE_3} _create_fp32_partitions"
-)
-GRADIENTS = replace(
-    stage.GRADIENTS, unit="g", count="Σ⌈size/N⌉", source=f"{STAGE_3} _setup_for_real_optimizer"
-)
-REDUCE_BUCKET = replace(stage_1_2.REDUCE_BUCKET, unit="c", source=f"{STAGE_3} _setup_for_real_optimizer")
-FLAT_COPY = replace(
-    stage.FLAT_COPY,
-    unit="c",
-    count="Σ sizes in the bucket",
-    source="deepspeed/runtime/comm/coalesced_collectives.py reduce_scatter_coalesced",
-    certainty="modelled",
-)
-OFFLOADED_GRADIENTS = TermKind(
-    "a gradient's shard before it is offloaded",
-    "gradients",
-    unit="g",
-    count="⌈size/N⌉",
-    source=f"{STAGE_3} partition_grads",
-    certainty="modelled",
-)
-CAST_SHARDS = replace(
-    OFFLOADED_GRADIENTS,
-    name="gradient shards in the master weights' type",
-    unit="m",
-    count="⌈size/N⌉, to NVMe Σ⌈size/N⌉ in the bucket",
-)
-OVERFLOW = TermKind(
-    "test for overflow",
-    "buffers",
-    unit="g + 1",
-    count="Σ⌈size/N⌉",
-    source=f"{STAGE_3} has_overflow",
-    certainty="exact",
-)
-NORM = replace(stage_1_2.NORM, count="largest shard", source=f"{STAGE_3} get_grad_norm_direct")
-STEP_GRADIENTS = replace(
-    stage.STEP_GRADIENTS, count="sub-group", source=f"{STAGE_3} _prepare_fp32_grad_for_sub_group"
-)
-FLAT_GRADIENTS = replace(stage_1_2.FLAT_GRADIENTS, unit="g", count="sub-group", source=STEP_GRADIENTS.source)
+PARAMETERS = TERM_KINDS["stage_3.PARAMETERS"]
+UNDIVIDED = TERM_KINDS["stage_3.UNDIVIDED"]
+PARTS = TERM_KINDS["stage_3.PARTS"]
+PERSISTENT = TERM_KINDS["stage_3.PERSISTENT"]
+MASTER = TERM_KINDS["stage_3.MASTER"]
+CLONES = TERM_KINDS["stage_3.CLONES"]
+GRADIENTS = TERM_KINDS["stage_3.GRADIENTS"]
+REDUCE_BUCKET = TERM_KINDS["stage_3.REDUCE_BUCKET"]
+FLAT_COPY = TERM_KINDS["stage_3.FLAT_COPY"]
+CAST_GRADIENTS = TERM_KINDS["stage_3.CAST_GRADIENTS"]
+REDUCED_SHARDS = TERM_KINDS["stage_3.REDUCED_SHARDS"]
+OFFLOADED_GRADIENTS = TERM_KINDS["stage_3.OFFLOADED_GRADIENTS"]
+CAST_SHARDS = TERM_KINDS["stage_3.CAST_SHARDS"]
+OVERFLOW = TERM_KINDS["stage_3.OVERFLOW"]
+NORM = TERM_KINDS["stage_3.NORM"]
+STEP_GRADIENTS = TERM_KINDS["stage_3.STEP_GRADIENTS"]
+FLAT_GRADIENTS = TERM_KINDS["stage_3.FLAT_GRADIENTS"]
 
 _NORM_PIECE = 250_000_000
 """Elements: `_constant_buffered_norm2`."""
@@ -81,12 +43,22 @@ _NORM_PIECE = 250_000_000
 
 def shard(parameter: Parameter, world_size: int) -> int:
     """Elements of one rank's shard; each parameter is padded by itself (`Init._partition_param`)."""
-    return ceil_div(parameter.elements, world_size)
+    return ceil_div(parameter.elements, world_size * parameter.replicas)
 
 
 def sub_groups(layout: Layout, settings: Settings) -> list[list[int]]:
-    """Shards that the optimizer updates together: `_create_fp16_sub_groups`."""
-    shards = [shard(parameter, settings.world_size) for parameter in layout.trainable]
+    """Shards that the optimizer updates together: `_create_fp16_sub_groups`.
+
+    Those of different ranks are apart (deepspeed/runtime/engine.py `_configure_zero_optimizer`).
+    """
+    groups: list[list[int]] = []
+    for replicas in sorted({one.replicas for one in layout.trainable} or {1}):
+        shards = [shard(one, settings.zero_ranks) for one in layout.trainable if one.replicas == replicas]
+        groups += _sub_groups(shards, settings)
+    return groups
+
+
+def _sub_groups(shards: list[int], settings: Settings) -> list[list[int]]:
     if settings.sub_group >= sum(shards):
         return [shards]
     groups: list[list[int]] = [[]]
@@ -97,29 +69,60 @@ def sub_groups(layout: Layout, settings: Settings) -> list[list[int]]:
     return groups
 
 
+@lru_cache(maxsize=32)
+def _submodules(
+    stored: StoredLayout, calls: SameObject[tuple[ModuleCall, ...]]
+) -> tuple[dict[ModuleCall, list[Submodule]], CallOrder]:
+    """The modules of each call and of the calls within it, and all that are fetched in order."""
+    outer = (inner for call in calls.value for inner in (call, *call.inner))
+    by_call = {part: _modules_within(part, stored) for call in outer for part in (call, *call.parts)}
+    return by_call, CallOrder([one for call in calls.value for one in by_call[call]])
+
+
+def _modules_within(call: ModuleCall, layout: StoredLayout) -> list[Submodule]:
+    """The modules of a call: each adapter is one, and so is a module without parameters."""
+    stored = layout.of
+    if call.inner:
+        return [Submodule(call.module, stored(call.parameters), is_leaf=True)]
+    adapters = [one for one in call.parameters if one.adapter]
+    return [
+        Submodule(call.module, stored(one for one in call.parameters if not one.adapter), within=stored(call.within)),
+        *(Submodule(one.module, (one,)) for one in adapters),
+    ]
+
+
 class Stage3(Stage):
     """One rank of stage 3.
 
     Args:
         stored: the parameters.
-        calls: of a micro-batch in order; empty in the first pass, when DeepSpeed does not know them.
+        calls: of a micro-batch in the order of `fetch`.
+        is_first: the first pass, when DeepSpeed does not know their order.
     """
 
+    gathers = True
+
     def __init__(
-        self, timeline: Timeline, stored: StoredLayout, settings: Settings, calls: Iterable[ModuleCall]
+        self,
+        timeline: Timeline,
+        stored: StoredLayout,
+        settings: Settings,
+        calls: tuple[ModuleCall, ...],
+        *,
+        is_first: bool = False,
     ) -> None:
         self._timeline, self._stored, self._settings = timeline, stored, settings
         self._layout = stored.layout
         self._e = settings.parameter_bytes
-        self._submodules: dict[ModuleCall, list[Submodule]] = {}
-        submodules = [one for call in calls for one in self._submodules_of(call)]
-        self._coordinator = Coordinator(timeline, settings, submodules)
+        self._submodules, order = _submodules(stored, SameObject(calls))
+        self._coordinator = Coordinator(timeline, settings, () if is_first else order)
+        self._is_first = is_first
         self._groups = sub_groups(stored.layout, settings)
         self._bucket: list[Parameter] = []
         self._in_bucket = 0
         self._own_storage: list[Parameter] = []
         self._states = OptimizerStates(settings, "Σ⌈size/N⌉")
-        self._temporary = settings.optimizer.temporary("sub-group")
+        self._temporary = settings.optimizer.kind_of("TEMPORARY", "sub-group")
 
     @property
     def partition(self) -> int:
@@ -132,22 +135,29 @@ class Stage3(Stage):
 
     def start(self) -> None:
         """`_create_fp32_partitions` clones the cast parameters; then `_setup_for_real_optimizer`."""
-        timeline, settings, world = self._timeline, self._settings, self._settings.world_size
+        timeline, settings, world = self._timeline, self._settings, self._settings.zero_ranks
         small = [one for one in self._layout.parameters if self._coordinator.persists(one)]
-        persistent = sum(one.elements for one in small)
+        persistent = sum(one.elements for one in small if world * one.replicas > 1)
         frozen = [one for one in small if not one.trainable]
         # bitsandbytes packs weights on the GPU before zero.Init partitions them.
         timeline.spike(WHOLE, self._e, sum(one.elements for one in self._layout.packed))
+        # AutoTP gathers what it divides.
+        gathered = any(one.replicas > 1 for one in self._layout.parameters)
+        parts = sum(one.elements for one in self._layout.parameters if gathered and one.replicas == 1)
+        timeline.spike(PARTS, self._e, parts)
         # zero.Init builds a parameter whole, then partitions it.
         timeline.spike(UNDIVIDED, self._e, 2 * max(one.elements for one in self._layout.parameters))
         on_gpu = self._layout.parameters if settings.offload_param == "none" else frozen
         timeline.hold(PARAMETERS, self._e, sum(shard(one, world) for one in on_gpu))
-        timeline.hold(PERSISTENT, self._e, persistent if world > 1 else 0)
+        timeline.hold(PERSISTENT, self._e, persistent)
+        self._coordinator.make_secondary(self._layout.parameters)
         if not self._offloads:
             timeline.hold(MASTER, settings.master_bytes, self.partition)
             timeline.spike(CLONES, settings.master_bytes, max(map(sum, self._groups)))
             timeline.hold(GRADIENTS, settings.accumulation_bytes, self.partition)
         timeline.hold(REDUCE_BUCKET, settings.communication_bytes, settings.reduce_bucket)
+        if not self._is_first:
+            self._coordinator.drop_secondary(self._layout.trainable)
 
     def make_states(self) -> None:
         if not self._offloads:
@@ -156,47 +166,32 @@ class Stage3(Stage):
     def begin_pass(self, *, boundary: bool) -> None:
         self._coordinator.reset()
 
+    @property
+    def state(self) -> object:
+        return self._coordinator.state, self._timeline.held
+
     def fetch(self, call: ModuleCall, *, forward: bool) -> None:
-        for submodule in self._submodules_of(call):
+        for submodule in self._submodules[call]:
             self._coordinator.fetch(submodule)
 
     def release(self, call: ModuleCall, *, forward: bool) -> None:
-        for submodule in self._submodules_of(call):
+        for submodule in self._submodules[call]:
             self._coordinator.release(submodule)
 
     def save(self, call: ModuleCall, *, only_trained: bool = False) -> None:
         """Only torch.nn.Linear is replaced by a function that keeps no weight: runtime/zero/linear.py."""
-        for submodule in self._submodules_of(call):
+        for submodule in self._submodules[call]:
             self._coordinator.save(submodule, only_trained=only_trained)
 
     def unsave(self, call: ModuleCall) -> None:
-        for submodule in self._submodules_of(call):
+        for submodule in self._submodules[call]:
             self._coordinator.unsave(submodule)
-
-    def _submodules_of(self, call: ModuleCall) -> list[Submodule]:
-        if call not in self._submodules:
-            self._submodules[call] = self._modules_within(call)
-        return self._submodules[call]
-
-    def _modules_within(self, call: ModuleCall) -> list[Submodule]:
-        """The modules of a call: each adapter is one, and so is a module without parameters."""
-        stored = self._stored.of
-        if call.inner:
-            return [Submodule(call.module, stored(call.parameters), is_leaf=True)]
-        adapters = [one for one in call.parameters if one.adapter]
-        return [
-            Submodule(
-                call.module,
-                stored(one for one in call.parameters if not one.adapter),
-                within=stored(call.within),
-            ),
-            *(Submodule(one.module, (one,)) for one in adapters),
-        ]
 
     def ready(self, parameter: Parameter) -> None:
         """`reduce_independent_p_g_buckets_and_remove_grads`: copy and free gradients that fit the bucket."""
         bucket = self._settings.reduce_bucket
-        if self._bucket and self._in_bucket + parameter.elements > bucket:
+        is_apart = bool(self._bucket) and self._bucket[0].replicas != parameter.replicas
+        if self._bucket and (is_apart or self._in_bucket + parameter.elements > bucket):
             self._reduce()
         if self._in_bucket + parameter.elements > bucket:
             self._own_storage.append(parameter)
@@ -207,13 +202,21 @@ class Stage3(Stage):
 
     def _reduce(self) -> None:
         """`__avg_scatter_grads` with reduce_scatter_coalesced, then `partition_grads`."""
-        timeline, settings, world = self._timeline, self._settings, self._settings.world_size
-        padded = sum(shard(one, world) * world for one in self._bucket)
-        alone = len(self._bucket) == 1 and self._bucket[0].elements % world == 0
-        timeline.hold(FLAT_COPY, settings.communication_bytes, 0 if alone else padded)
+        timeline, settings, world = self._timeline, self._settings, self._settings.zero_ranks
+        ranks = world * self._bucket[0].replicas
+        padded = sum(shard(one, world) * ranks for one in self._bucket)
+        alone = len(self._bucket) == 1 and self._bucket[0].elements % ranks == 0
+        copied = 0 if alone else padded
+        c, g, e = settings.communication_bytes, settings.accumulation_bytes, self._e
+        # Gradients outside the bucket are cast first, and shards afterwards.
+        cast = sum(one.elements for one in self._own_storage) if c != e else 0
+        timeline.hold(FLAT_COPY, c, copied)
+        timeline.hold(CAST_GRADIENTS, c, cast)
+        timeline.spike(REDUCED_SHARDS, g, padded // ranks if c != g else 0)
+        timeline.free(CAST_GRADIENTS, c, cast)
         if self._offloads:
             self._offload()
-        timeline.free_all(FLAT_COPY)
+        timeline.free(FLAT_COPY, c, copied)
         for one in self._own_storage:
             timeline.free(NEW_GRADIENT, self._e, one.elements)
         self._own_storage, self._bucket, self._in_bucket = [], [], 0
@@ -222,7 +225,7 @@ class Stage3(Stage):
         """`partition_grads`: shard by shard; those for NVMe are written together."""
         timeline, settings = self._timeline, self._settings
         g, m = settings.accumulation_bytes, settings.master_bytes
-        for elements in (shard(one, settings.world_size) for one in self._bucket):
+        for elements in (shard(one, settings.zero_ranks) for one in self._bucket):
             timeline.hold(OFFLOADED_GRADIENTS, g, elements)
             timeline.spike(NORM, 8, min(elements, _NORM_PIECE))
             if settings.offload_optimizer == "nvme":
@@ -240,8 +243,13 @@ class Stage3(Stage):
 
     def step(self) -> None:
         """`step`: overflow test, norm, then each sub-group; with offload nothing happens on the GPU."""
-        timeline, settings, world = self._timeline, self._settings, self._settings.world_size
         self._coordinator.release_all()
+        self._coordinator.make_secondary(self._layout.parameters)
+        self._update()
+        self._coordinator.drop_secondary(self._layout.trainable)
+
+    def _update(self) -> None:
+        timeline, settings, world = self._timeline, self._settings, self._settings.zero_ranks
         if self._offloads:
             return
         if settings.precision == "fp16":

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
+from pathlib import Path
 from typing import Literal
 
-from zerokit.reporting.categories import CATEGORIES, Category
+from zerokit.reporting.categories import Category
 from zerokit.reporting.phases import Phase
 
 Device = Literal["gpu", "pinned", "pageable", "nvme"]
@@ -24,9 +26,9 @@ CHECKED_VERSIONS = "0.19.8"
 class TermKind:
     """A kind of allocation: the bytes of one, times their number.
 
-    Each kind is declared in the file of the mechanism that allocates it. A kind that differs from another one
-    in a few fields is made with `dataclasses.replace`. :func:`zerokit.estimation.explain.letters_of` explains
-    the letters of formulas.
+    Each kind is a row of `term_kinds.json`, under the file of the mechanism that allocates it. A row that is
+    `like` another has only the fields that differ. :func:`zerokit.estimation.explain.letters_of` explains the
+    letters of formulas.
     """
 
     name: str
@@ -86,13 +88,24 @@ class Term(TermKind):
 
     @property
     def low(self) -> int:
-        """The minimum."""
         return self.bytes
 
     @property
     def high(self) -> int:
-        """The maximum."""
         return self.bytes if self.high_bytes is None else self.high_bytes
+
+
+def _read_kinds() -> dict[str, TermKind]:
+    kinds: dict[str, TermKind] = {}
+    for file, rows in json.loads(Path(__file__).with_name("term_kinds.json").read_text(encoding="utf-8")).items():
+        for name, row in rows.items():
+            like = row.pop("like", None)
+            kinds[f"{file}.{name}"] = TermKind(**row) if like is None else replace(kinds[like], **row)
+    return kinds
+
+
+TERM_KINDS = _read_kinds()
+"""By file and name: ``stage_3.NORM``."""
 
 
 def _product(unit: int, count: int) -> str:
@@ -100,13 +113,4 @@ def _product(unit: int, count: int) -> str:
 
 
 def total_bytes(terms: Iterable[Term]) -> int:
-    """The sum of the bytes of `terms`."""
     return sum(term.bytes for term in terms)
-
-
-def by_category(terms: Iterable[Term]) -> dict[Category, int]:
-    """Bytes of each category, in stacking order."""
-    sums = dict.fromkeys(CATEGORIES, 0)
-    for term in terms:
-        sums[term.category] += term.bytes
-    return sums

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
 from zerokit.memory.term import TermKind
 from zerokit.reporting.phases import Phase
@@ -11,39 +12,60 @@ Held = dict[TermKind, dict[int, int]]
 """Number by unit in bytes, for each kind."""
 
 
+class Change:
+    """Amounts that are held and freed one after the other, summed up.
+
+    Args:
+        amounts: kind, unit and count of each; a negative count is freed.
+    """
+
+    def __init__(self, amounts: Sequence[tuple[TermKind, int, int]]) -> None:
+        sums: dict[tuple[TermKind, int], int] = {}
+        self.rise, self.bytes = 0, 0
+        """The largest sum on the way, and the last one."""
+        at_rise: dict[tuple[TermKind, int], int] = {}
+        for kind, unit, count in amounts:
+            sums[kind, unit] = sums.get((kind, unit), 0) + count
+            self.bytes += unit * count
+            if self.bytes > self.rise:
+                self.rise, at_rise = self.bytes, sums.copy()
+        self.frees = any(count < 0 for _, _, count in amounts)
+        self.to_rise = tuple(at_rise.items())
+        rest = ((key, count - at_rise.get(key, 0)) for key, count in sums.items())
+        self.from_rise = tuple((key, count) for key, count in rest if count)
+        self.sums = tuple((key, count) for key, count in sums.items() if count)
+
+
 class Timeline:
     """The memory of one device, or of devices that fill up together."""
 
     def __init__(self) -> None:
-        self._counts: defaultdict[TermKind, defaultdict[int, int]] = defaultdict(lambda: defaultdict(int))
+        self._counts: defaultdict[tuple[TermKind, int], int] = defaultdict(int)
         self.total = 0
         self.phase: Phase = "init"
         self._most: dict[Phase, int] = {}
-        self._fullest: dict[Phase, Held] = {}
+        self._fullest: dict[Phase, dict[tuple[TermKind, int], int]] = {}
         self._growing = False
         """The largest moment of this phase is now, and is not recorded yet."""
 
     def hold(self, kind: TermKind, unit: int, count: int) -> None:
-        """Allocate `count` units."""
         if unit and count:
-            self._counts[kind][unit] += count
+            self._counts[kind, unit] += count
             self.total += unit * count
-            self._look()
+            if self.total > self._most.get(self.phase, -1):
+                self._most[self.phase] = self.total
+                self._growing = True
 
     def free(self, kind: TermKind, unit: int, count: int) -> None:
-        """Free `count` units."""
         if unit and count:
-            self._record()
-            self._counts[kind][unit] -= count
+            if self._growing:
+                self._record()
+            self._counts[kind, unit] -= count
             self.total -= unit * count
 
     def free_all(self, kind: TermKind) -> None:
-        """Free everything of `kind`."""
-        held = self.bytes_of(kind)
-        if held:
-            self._record()
-            self._counts[kind].clear()
-            self.total -= held
+        for unit, count in self._units_of(kind):
+            self.free(kind, unit, count)
 
     def spike(self, kind: TermKind, unit: int, count: int) -> None:
         """Allocate and free at once."""
@@ -51,27 +73,46 @@ class Timeline:
             self.hold(kind, unit, count)
             self.free(kind, unit, count)
 
+    def change(self, change: Change) -> None:
+        """Hold and free what `change` sums up."""
+        counts = self._counts
+        if self.total + change.rise > self._most.get(self.phase, -1):
+            self._most[self.phase] = self.total + change.rise
+            for key, count in change.to_rise:
+                counts[key] += count
+            self._record()
+            for key, count in change.from_rise:
+                counts[key] += count
+        else:
+            if self._growing and change.frees:
+                self._record()
+            for key, count in change.sums:
+                counts[key] += count
+        self.total += change.bytes
+
     def enter(self, phase: Phase) -> None:
-        """Begin a phase."""
-        self._record()
+        if self._growing:
+            self._record()
         self.phase = phase
-        self._look()
+        if self.total > self._most.get(phase, -1):
+            self._most[phase] = self.total
+            self._growing = True
 
     def bytes_of(self, kind: TermKind) -> int:
         """Bytes of `kind` that are held now."""
-        return sum(unit * count for unit, count in self._counts[kind].items())
+        return sum(unit * count for unit, count in self._units_of(kind))
 
     @property
     def held(self) -> Held:
         """What is held now."""
-        found = {kind: {u: n for u, n in counts.items() if n} for kind, counts in self._counts.items()}
-        return {kind: counts for kind, counts in found.items() if counts}
+        return _by_kind(self._counts)
 
     @property
     def fullest(self) -> dict[Phase, Held]:
         """What each phase held at its largest moment."""
-        self._record()
-        return self._fullest
+        if self._growing:
+            self._record()
+        return {phase: _by_kind(counts) for phase, counts in self._fullest.items()}
 
     @property
     def fullest_of_all(self) -> Held:
@@ -80,16 +121,19 @@ class Timeline:
 
     @property
     def peak_bytes(self) -> int:
-        """The maximum."""
         return max(self._most.values(), default=0)
 
-    def _look(self) -> None:
-        if self.total > self._most.get(self.phase, -1):
-            self._most[self.phase] = self.total
-            self._growing = True
+    def _units_of(self, kind: TermKind) -> list[tuple[int, int]]:
+        return [(unit, count) for (own, unit), count in self._counts.items() if own is kind and count]
 
     def _record(self) -> None:
         """Record before anything is freed: while memory grows, the largest moment is still to come."""
-        if self._growing:
-            self._growing = False
-            self._fullest[self.phase] = self.held
+        self._growing = False
+        self._fullest[self.phase] = self._counts.copy()
+
+
+def _by_kind(counts: Mapping[tuple[TermKind, int], int]) -> Held:
+    held: Held = {}
+    for (kind, unit), count in counts.items():
+        held.setdefault(kind, {}).update({unit: count} if count else {})
+    return {kind: amounts for kind, amounts in held.items() if amounts}

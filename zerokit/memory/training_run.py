@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import get_args
 
-from zerokit.choices import Attention, ChunkedLoss, OptimizerKind
+from zerokit.choices import Attention, ChunkedLoss, OptimizerKind, Target
 from zerokit.config import DeepSpeedConfig
 from zerokit.errors import ZerokitError, check_choice
-from zerokit.hardware.cluster import Cluster
+from zerokit.hardware.cluster import DATA_PARALLEL, Cluster, Parallelism
 from zerokit.memory.adapters import Ia3, LearnedTokens, Lora
 from zerokit.memory.model_states import check_positive
 from zerokit.models import ModelShape
+from zerokit.models.parallelism import DividedModel, parallelism_misfit
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ class RunOptions:
     model: ModelShape | int
     """A shape, or a bare number of parameters: then only model states and buffers are counted."""
     cluster: Cluster
-    """Its GPUs are data-parallel ranks."""
+    parallelism: Parallelism = DATA_PARALLEL
+    """GPUs that share their sequences; the others are data-parallel ranks."""
     micro_batch_size: int | None = None
     """Sequences per GPU and forward pass; None: the ds_config's, else 1."""
     eval_batch_size: int | None = None
@@ -71,6 +73,12 @@ class RunOptions:
     """Sequences hold several documents. Attention keeps them apart by a mask; flash attention needs none."""
     generation: Generation | None = None
     """What an evaluation during training generates."""
+    tiled_mlp: bool = False
+    """The MLP of each layer runs on one part of the tokens after another (DeepSpeed's TiledMLP)."""
+    activation_offloading: bool = False
+    """Inputs of checkpointed layers wait in host memory for the backward pass."""
+    target: Target = "trainer"
+    """The program that hands the config to DeepSpeed and fills "auto"."""
     loads_full_copy_per_rank: bool | None = None
     """Every rank builds the whole model on the host before ZeRO partitions it. None: below stage 3."""
 
@@ -126,13 +134,59 @@ class TrainingRun(RunOptions):
             raise ZerokitError("two adapters are given", where="peft", hint="Give one of them")
         if isinstance(self.model, int):
             check_positive(model=self.model)
+        if self.activation_offloading and not self.gradient_checkpointing:
+            raise ZerokitError(
+                "only inputs of checkpointed layers are offloaded",
+                where="--activation-offloading",
+                hint="Set --gradient-checkpointing",
+            )
+        if self.tiled_mlp and not isinstance(self.model, int) and not self.model.mlp_modules:
+            raise ZerokitError(
+                f"no module of {self.model.model_type} is the MLP of a layer", where="--tiled-mlp", hint="Leave it out"
+            )
         self.cluster.check_rank(self.rank or 0)
+        object.__setattr__(self, "parallelism", self._parallelism())
         if self.autocast and not self.without_deepspeed:
             raise ZerokitError(
                 "DeepSpeed has autocast of its own (torch_autocast), which is not estimated",
                 where="autocast",
                 hint="Give it with --zero-stage none",
             )
+
+    def _parallelism(self) -> Parallelism:
+        """The sizes of the run and of the ds_config together.
+
+        Raises:
+            ZerokitError: they differ, or DeepSpeed cannot divide the run that way.
+        """
+        config = self.ds_config
+        written = Parallelism(config.sequence_parallel_size or 1, config.tensor_parallel.autotp_size or 1)
+        given = self.parallelism
+        for option, one, other in (
+            ("--sequence-parallel", given.sequence, written.sequence),
+            ("--tensor-parallel", given.tensor, written.tensor),
+        ):
+            if 1 not in (one, other) and one != other:
+                raise ZerokitError(f"is {one}, and the ds_config has {other}", where=option, hint="Leave out one")
+        found = Parallelism(max(given.sequence, written.sequence), max(given.tensor, written.tensor))
+        model = None if isinstance(self.model, int) else DividedModel.of(self.model, self.attention)
+        misfit = parallelism_misfit(
+            found,
+            # A script that hands its config to DeepSpeed may have a loss that is right below ZeRO-3.
+            zero_stage=None if self.target == "deepspeed" else self.zero_stage,
+            num_gpus=self.world_size,
+            model=model,
+            has_adapter=(self.lora or self.ia3 or self.learned_tokens) is not None,
+        )
+        if found.group_size > 1 and self.without_deepspeed:
+            where = "--sequence-parallel" if found.sequence > 1 else "--tensor-parallel"
+            raise ZerokitError("is DeepSpeed's", where=where, hint="Choose a ZeRO stage with --zero-stage")
+        if misfit is not None:
+            raise misfit
+        if found.tensor > 1 and model is None:
+            message = "needs a model, not a number of parameters"
+            raise ZerokitError(message, where="--tensor-parallel", hint="Name a model")
+        return found
 
     @cached_property
     def adapter(self) -> Lora | Ia3 | None:
@@ -144,8 +198,22 @@ class TrainingRun(RunOptions):
 
     @property
     def world_size(self) -> int:
-        """Data-parallel ranks."""
+        """All ranks, one GPU each."""
         return self.cluster.world_size
+
+    @property
+    def zero_ranks(self) -> int:
+        """Ranks that share what ZeRO partitions: those of sequence parallelism hold different parts of it.
+
+        Source: deepspeed/utils/groups.py `_get_sequence_data_parallel_group`.
+        """
+        return self.world_size // self.parallelism.tensor
+
+    @property
+    def divides_tied_head(self) -> bool:
+        """Whether tensor parallelism divides an output matrix that is the embedding: by default it does."""
+        tied = not isinstance(self.model, int) and self.model.tie_word_embeddings
+        return tied and self.ds_config.tensor_parallel.vocab_parallel_lm_head is not False
 
     @property
     def zero_stage(self) -> int:
@@ -169,14 +237,8 @@ class TrainingRun(RunOptions):
 
     @property
     def attention_reason(self) -> str:
-        """The reason for `attention_used`."""
         if self.attention is not None:
             return "requested"
         if isinstance(self.model, int) or self.model.has_sdpa:
             return "transformers' default"
         return f"transformers has no sdpa for {self.model.model_type}"
-
-    @cached_property
-    def num_parameters(self) -> int:
-        """Φ, without adapters."""
-        return self.model if isinstance(self.model, int) else self.model.num_parameters

@@ -6,14 +6,13 @@ saves.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Literal
 
 from zerokit.models import ModelShape
+from zerokit.tables import table_of
 
 Norm = Literal["rms", "mixed", "gemma", "centred", "plain", "layer"]
 """``rms``: Llama's; ``mixed``: T5's, which multiplies its input by an fp32 scale; ``gemma``: computed in
@@ -85,8 +84,7 @@ class Traits:
 @cache
 def all_traits() -> Mapping[str, Traits]:
     """The rows of `traits.json` by model type."""
-    text = Path(__file__).with_name("traits.json").read_text(encoding="utf-8")
-    return {model_type: Traits(**row) for model_type, row in json.loads(text).items()}
+    return {model_type: Traits(**row) for model_type, row in table_of(__file__).items()}
 
 
 def traits_of(model_type: str) -> Traits:
@@ -134,6 +132,13 @@ def has_alibi_mask(model: ModelShape) -> bool:
     return model.model_type == "falcon" and bool(model.config.get("alibi"))
 
 
+def window_of(model: ModelShape) -> int | None:
+    """Tokens of the sliding window of layers that have one."""
+    config = model.config.get("text_config", model.config)
+    window: int | None = config.get("sliding_window", traits_of(model.model_type).sliding_window)
+    return window
+
+
 def has_window(model: ModelShape, layer: int, seq: int) -> bool:
     """Whether a layer has a sliding window that is no longer than `seq` tokens.
 
@@ -141,7 +146,7 @@ def has_window(model: ModelShape, layer: int, seq: int) -> bool:
     `_ignore_causal_mask_sdpa` in masking_utils.py, which skips the mask for longer windows.
     """
     config, traits = model.config.get("text_config", model.config), traits_of(model.model_type)
-    window = config.get("sliding_window", traits.sliding_window)
+    window = window_of(model)
     is_used = config.get("use_sliding_window", not traits.window_is_optional)
     if window is None or seq < window or not is_used:
         return False

@@ -1,40 +1,37 @@
 """Well-known models that need no network.
 
 `catalogue.json` has their Hub ids, other Hub ids of the same shape, more short names, and the keys of
-config.json that determine shape and type. `shapes.json` has the parameters of models whose family has no code
-in `families/`; `python -m tools.model_shapes` writes it.
+config.json that determine shape and type. `shapes.json` has the parameters of models of a type
+that `model_types.json` lacks; `python -m tools.model_shapes` writes it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from zerokit.errors import nearest
-from zerokit.models.parts import Experts
-from zerokit.models.shape import ModelShape
+from zerokit.models.shape import Experts, ModelShape
 from zerokit.models.tensors import Tensor
+from zerokit.tables import table_of
 
-_FILE = Path(__file__).with_name("catalogue.json")
 SHAPES_FILE = Path(__file__).with_name("shapes.json")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One model of the catalogue."""
-
     id: str
     """Its Hub id."""
-    also: tuple[str, ...]
-    """Other Hub ids of the same shape: instruction-tuned variants, former names."""
-    names: tuple[str, ...]
-    """Short names besides those in its Hub ids."""
     config: Mapping[str, Any]
     """The keys of its config.json."""
+    also: Sequence[str] = ()
+    """Other Hub ids of the same shape: instruction-tuned variants, former names."""
+    names: Sequence[str] = ()
+    """Short names besides those in its Hub ids."""
 
     @property
     def short_names(self) -> tuple[str, ...]:
@@ -46,15 +43,7 @@ class Entry:
 @cache
 def entries() -> tuple[Entry, ...]:
     """All models of the catalogue in file order: by family, then by size."""
-    return tuple(
-        Entry(
-            id=entry["id"],
-            also=tuple(entry.get("also", ())),
-            names=tuple(entry.get("names", ())),
-            config=entry["config"],
-        )
-        for entry in json.loads(_FILE.read_text(encoding="utf-8"))
-    )
+    return tuple(Entry(**row) for row in table_of(__file__))
 
 
 def stored_shape(hub_id: str) -> ModelShape | None:
@@ -63,9 +52,7 @@ def stored_shape(hub_id: str) -> ModelShape | None:
     entry = find(hub_id)
     if values is None or entry is None:
         return None
-    tensors = tuple(
-        Tensor(name, tuple(shape), kind, count) for name, kind, count, *shape in values["tensors"]
-    )
+    tensors = tuple(Tensor(name, tuple(shape), kind, count) for name, kind, count, *shape in values["tensors"])
     known = {**values, "tensors": tensors}
     if "experts" in values:
         known["experts"] = Experts(**values["experts"])

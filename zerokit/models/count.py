@@ -6,24 +6,19 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from zerokit.errors import ModelError, did_you_mean
-from zerokit.models import registry
+from zerokit.models.architectures import ModelType
+from zerokit.models.architectures import model_type as known_type
 from zerokit.models.keys import Keys, NotCountedError
-from zerokit.models.parts import ModelType
 from zerokit.models.shape import ModelShape
 
 Where = Callable[[tuple[str, ...]], str]
 """Returns the place of a config key, for errors."""
 
 
-def count(
-    config: Mapping[str, Any], where: Where, *, name: str, architecture: str | None = None
-) -> ModelShape:
+def count(config: Mapping[str, Any], where: Where, *, name: str, architecture: str | None = None) -> ModelShape:
     """Count the parameters of a model whose family has code.
 
     Args:
-        config: the keys of its config.json.
-        where: returns the place of a key.
-        name: of the model.
         architecture: transformers' class; None: the class in the config, else the class that is usually
             trained.
 
@@ -33,12 +28,12 @@ def count(
     """
     keys = Keys(config, where)
     model_type = model_type_of(keys)
-    known = registry.model_type(model_type)
+    known = known_type(model_type)
     if known is None:
         raise NotCountedError(f"model type '{model_type}'")
     keys.not_counted("per_layer_config")
     chosen = _architecture(known, keys, architecture)
-    parts = known.classes[chosen](Keys(config, where, defaults=known.defaults, aliases=known.aliases))
+    parts = known.parts(chosen, Keys(config, where, defaults=known.defaults, aliases=known.aliases))
     sizes = parts.sizes
     return ModelShape(
         name=name,

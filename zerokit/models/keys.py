@@ -20,7 +20,6 @@ class Keys:
     """The keys of a config.json, or of a section of it.
 
     Args:
-        data: the parsed keys.
         where: returns the place of a key (file, line and key), for errors.
         defaults: transformers' defaults for this model type.
         aliases: other spellings of keys (transformers' `attribute_map`).
@@ -57,9 +56,7 @@ class Keys:
         size = self.optional_size(name)
         if size is None:
             given = self._spelling(name) is not None
-            self.fail(
-                name, "is null" if given else "is missing", "Give its size, a whole number of at least 1"
-            )
+            self.fail(name, "is null" if given else "is missing", "Give its size, a whole number of at least 1")
         return size
 
     def optional_size(self, name: str) -> int | None:
@@ -160,11 +157,7 @@ class Keys:
         """
         numerator, denominator = self.size(whole), self.size(part)
         if numerator % denominator:
-            self.fail(
-                whole,
-                f"is {numerator}, not a multiple of {part} {denominator}",
-                f"Change {whole} or {part}",
-            )
+            self.fail(whole, f"is {numerator}, not a multiple of {part} {denominator}", f"Change {whole} or {part}")
         return numerator // denominator
 
     def not_counted(self, *names: str) -> None:
@@ -187,7 +180,6 @@ class Keys:
         raise ModelError(f"'{dotted(path)}' {message}", where=self._where(path), hint=hint)
 
     def _spelling(self, name: str) -> str | None:
-        """The spelling of `name` in the file, or None."""
         return next((key for key in (*self._spellings.get(name, ()), name) if key in self.data), None)
 
 

@@ -19,8 +19,6 @@ from zerokit.models.shape import ModelShape
 
 @dataclass(frozen=True)
 class _Config:
-    """A config.json that was found."""
-
     data: Mapping[str, Any]
     where: Callable[[tuple[str, ...]], str]
     name: str
@@ -71,6 +69,11 @@ def load_model_shape(
             if allow_torch
             else "Commands that may import torch build it on torch's meta device",
         ) from None
+
+
+def model_config(model: str) -> Mapping[str, Any]:
+    """The keys of a model's config.json, found as :func:`load_model_shape` finds it. Raises ModelError."""
+    return _find(model, revision=None, allow_network=False).data
 
 
 def dotted_place(path: tuple[str, ...]) -> str:
@@ -136,9 +139,7 @@ def _in_folder(folder: Path, name: str) -> _Config:
         return _read(file, name, folder)
     if (folder / "adapter_config.json").is_file():
         raise ModelError(
-            f"'{name}' is a peft adapter, without a config.json",
-            where=name,
-            hint="Name the model that it adapts",
+            f"'{name}' is a peft adapter, without a config.json", where=name, hint="Name the model that it adapts"
         )
     raise ModelError(f"'{name}' has no config.json", where=name, hint="Name a model's folder")
 

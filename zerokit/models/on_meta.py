@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,43 +13,17 @@ from typing import Any
 from zerokit.errors import ModelError
 from zerokit.models.count import Where, birth_dtype, model_type_of, quantization_method
 from zerokit.models.keys import Keys
-from zerokit.models.parts import Experts
-from zerokit.models.shape import ModelShape
+from zerokit.models.shape import Experts, ModelShape
 from zerokit.models.tensors import Kind, Tensor
+from zerokit.tables import table_of
 
-_AUTO_CLASSES = (
-    "AutoModelForCausalLM",
-    "AutoModelForSeq2SeqLM",
-    "AutoModelForMaskedLM",
-    "AutoModelForImageTextToText",
-    "AutoModelForImageClassification",
-    "AutoModel",
-)
+_TABLE = table_of(__file__)
+_AUTO_CLASSES: Sequence[str] = _TABLE["auto_classes"]
 """Tried in order if the config names no class of transformers."""
-
-_KINDS: tuple[tuple[Kind, str], ...] = (
-    ("router", r"router|shared_expert_gate|(moe|mlp|feed_forward|block)\.gate\."),
-    ("mlp", r"shared_expert"),
-    ("expert", r"experts?\b"),
-    ("norm", r"norm|\bln_"),
-    ("bias", r"\bbias$"),
-    ("embedding", r"embed|\bw[tp]e\b|lm_head|shared\.weight|project_(in|out)"),
-    ("other", r"pooler|\btransform\."),
-    ("attention", r"att(ention|n)|[qkv]_proj|[qk]v?_[ab]_proj|sinks"),
-    ("mlp", r"mlp|ffn|feed_forward|dense|\bfc\d|\bw[io]|(gate|up|down)_proj"),
-)
+_KINDS: Sequence[tuple[Kind, str]] = _TABLE["kinds"]
 """The kind of a parameter by its name: the first pattern that matches."""
-
-_INTERMEDIATE_SIZES = (
-    "intermediate_size",
-    "ffn_dim",
-    "encoder_ffn_dim",
-    "ffn_hidden_size",
-    "n_inner",
-    "hidden_dim",
-)
+_INTERMEDIATE_SIZES: Sequence[str] = _TABLE["intermediate_sizes"]
 """Spellings of the feed-forward width."""
-
 _MODEL_TYPES = ("auto_mappings.py", "configuration_auto.py")
 """Files with transformers' model types in `models/auto`: from 5.0 on, and before."""
 
@@ -118,9 +92,7 @@ def _is_listed(model_type: str) -> bool:
     return any(f'"{model_type}"' in file.read_text(encoding="utf-8") for file in files if file.is_file())
 
 
-def _build(
-    config: Mapping[str, Any], where: Where, model_type: str, architecture: str | None
-) -> tuple[Any, Any]:
+def _build(config: Mapping[str, Any], where: Where, model_type: str, architecture: str | None) -> tuple[Any, Any]:
     """transformers' config and model."""
     import torch
     import transformers
@@ -165,8 +137,7 @@ def _tensors(model: Any) -> tuple[Tensor, ...]:
     for name, parameter in model.named_parameters():
         found[re.sub(r"\.\d+(?=\.|$)", ".*", name), tuple(parameter.shape), parameter.requires_grad] += 1
     return tuple(
-        Tensor(name, shape, kind_by_name(name), times, trainable)
-        for (name, shape, trainable), times in found.items()
+        Tensor(name, shape, kind_by_name(name), times, trainable) for (name, shape, trainable), times in found.items()
     )
 
 

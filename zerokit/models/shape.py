@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from posixpath import commonpath
 from typing import Any, Literal
 
-from zerokit.models.parts import Experts
 from zerokit.models.tensors import KINDS, Kind, Tensor
+
+
+@dataclass(frozen=True)
+class Experts:
+    """The mixture-of-experts layers of a model."""
+
+    num_experts: int
+    """Routed experts of a layer, without shared ones."""
+    num_experts_per_tok: int
+    """Routed experts per token."""
+    num_layers: int
+    """Layers with experts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,9 +110,18 @@ class ModelShape:
         return max(self.tensors, key=lambda tensor: tensor.elements)
 
     @property
-    def num_embedding_parameters(self) -> int:
-        """Parameters of kind ``embedding``: tokens, positions, and an untied output matrix."""
-        return self.parameters_by_kind["embedding"]
+    def mlp_modules(self) -> tuple[str, ...]:
+        """Modules that hold the whole MLP of a layer, such as ``model.layers.*.mlp``.
+
+        Empty if layers have experts, or own the matrices of their MLP themselves, as in OPT and BERT.
+        """
+        stacks: dict[str, list[str]] = {}
+        for tensor in self.tensors:
+            if tensor.kind == "mlp" and "*" in tensor.name:
+                owner = tensor.name.rpartition(".")[0].replace(".", "/")
+                stacks.setdefault(tensor.name.partition("*")[0], []).append(owner)
+        paths = (commonpath(owners).replace("/", ".") for owners in stacks.values())
+        return () if self.is_moe else tuple(path for path in paths if not path.endswith("*"))
 
     @property
     def is_moe(self) -> bool:

@@ -6,8 +6,7 @@ and so are the stacked experts of a layer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import Literal, get_args
 
@@ -49,43 +48,3 @@ class Tensor:
     def total_elements(self) -> int:
         """Elements of all `count` tensors."""
         return self.elements * self.count
-
-
-def linear(
-    name: str, inputs: int, outputs: int, *, kind: Kind, bias: bool = False, transposed: bool = False
-) -> list[Tensor]:
-    """`torch.nn.Linear`: weight of outputs x inputs; `transposed`: GPT-2's Conv1D, inputs x outputs."""
-    shape = (inputs, outputs) if transposed else (outputs, inputs)
-    tensors = [Tensor(f"{name}.weight", shape, kind)]
-    if bias:
-        tensors.append(Tensor(f"{name}.bias", (outputs,), "bias"))
-    return tensors
-
-
-def embedding(name: str, rows: int, columns: int) -> list[Tensor]:
-    """`torch.nn.Embedding`."""
-    return [Tensor(f"{name}.weight", (rows, columns), "embedding")]
-
-
-def rms_norm(name: str, *shape: int) -> list[Tensor]:
-    """A norm with a weight and no bias."""
-    return [Tensor(f"{name}.weight", shape, "norm")]
-
-
-def layer_norm(name: str, size: int) -> list[Tensor]:
-    """`torch.nn.LayerNorm`, with weight and bias."""
-    return [Tensor(f"{name}.weight", (size,), "norm"), Tensor(f"{name}.bias", (size,), "norm")]
-
-
-def under(prefix: str, tensors: Iterable[Tensor]) -> list[Tensor]:
-    """`tensors` as parts of module `prefix`."""
-    return [replace(tensor, name=f"{prefix}.{tensor.name}") for tensor in tensors]
-
-
-def repeated(prefix: str, times: int, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """`tensors` in each of `times` equal modules of the list `prefix`; none if `times` is 0."""
-    if times == 0:
-        return []
-    return [
-        replace(tensor, name=f"{prefix}.*.{tensor.name}", count=tensor.count * times) for tensor in tensors
-    ]

@@ -2,5 +2,3 @@
 
 from zerokit.recipe.load import LoadedRecipe, load_recipe
 from zerokit.recipe.model import PYTHON_QUESTIONS, PYTHON_REFERENCE, Recipe
-
-__all__ = ["PYTHON_QUESTIONS", "PYTHON_REFERENCE", "LoadedRecipe", "Recipe", "load_recipe"]

@@ -1,7 +1,5 @@
 """Read a recipe: a YAML file (or the embedded default), with overrides by dotted name on top."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -16,6 +14,7 @@ from zerokit.documents import (
     dotted,
     has_value,
     parse_yaml,
+    path_exists,
     read_document,
     value_at,
     with_value,
@@ -52,6 +51,8 @@ class LoadedRecipe:
 
 def load_recipe(path: str | Path | Document | None = None, overrides: Sequence[str] = ()) -> LoadedRecipe:
     """Load and check a recipe.
+
+    A ds_config that is not in the current folder is looked for in the recipe's.
 
     Args:
         path: a YAML or JSON file, or what was read from one; None for the embedded default, or, when the
@@ -102,6 +103,11 @@ def load_recipe(path: str | Path | Document | None = None, overrides: Sequence[s
             check_without_imports(_of_text(data.get("training")), origins)
         raise_together(errors)
     assert recipe is not None
+    named = recipe.deepspeed
+    if isinstance(named, str) and ("deepspeed",) not in overridden and not path_exists(named):
+        beside = Path(document.name).parent / named
+        if path_exists(beside):
+            recipe = recipe.model_copy(update={"deepspeed": str(beside)})
     return LoadedRecipe(recipe, origins)
 
 

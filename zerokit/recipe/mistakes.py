@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
 from zerokit.documents import dotted, has_value
 from zerokit.findings import Finding
 from zerokit.recipe.model import task_hint
 from zerokit.recipe.synonyms import key_meant, meant
+from zerokit.tables import table_of
 from zerokit.validation import error_sort_key, format_value, wrong_value
 
 if TYPE_CHECKING:
@@ -18,15 +19,14 @@ if TYPE_CHECKING:
     from zerokit.documents import KeyPath
 
 
+_UNSUPPORTED: Mapping[str, tuple[str, str]] = table_of(__file__)
+"""Keys of `parallel` that people know from elsewhere -> why they are refused, and a hint."""
+
+
 def problems(error: ValidationError, model: type[BaseModel], data: Any) -> list[Finding]:
     """All that is wrong, unknown keys first, one problem per place.
 
     A key is not missing where the hint of an unknown one names it: that one is to be renamed.
-
-    Args:
-        error: what ``model.model_validate(data)`` raised.
-        model: the root model.
-        data: the document that was validated.
     """
     found: dict[KeyPath, list[ErrorDetails]] = {}  # a union reports each branch
     renamed: set[str] = set()
@@ -41,7 +41,7 @@ def problems(error: ValidationError, model: type[BaseModel], data: Any) -> list[
     deepest = [
         _problem(branches, path, model)
         for path, branches in found.items()
-        if not any(_is_below(other, path) for other in found)
+        if not any(len(other) > len(path) and other[: len(path)] == path for other in found)
     ]
     return sorted(deepest, key=lambda problem: not problem.message.startswith("unknown key"))
 
@@ -49,6 +49,8 @@ def problems(error: ValidationError, model: type[BaseModel], data: Any) -> list[
 def _problem(branches: list[ErrorDetails], path: KeyPath, model: type[BaseModel]) -> Finding:
     details = branches[0]
     kind, value = details["type"], details["input"]
+    if kind == "extra_forbidden" and path[0] == "parallel" and path[-1] in _UNSUPPORTED:
+        return Finding(path, *_UNSUPPORTED[str(path[-1])])
     if kind == "extra_forbidden":
         siblings = _keys_at(model, path[:-1])
         hint = meant(dotted(path[:-1]), str(path[-1]), siblings)
@@ -99,7 +101,3 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
         yield annotation
     for argument in get_args(annotation):
         yield from _models_in(argument)
-
-
-def _is_below(path: KeyPath, parent: KeyPath) -> bool:
-    return len(path) > len(parent) and path[: len(parent)] == parent

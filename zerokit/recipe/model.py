@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from zerokit.tables import table_of
 
 PYTHON_REFERENCE = "builtin:python-reference"
 """A text data set that is on every machine: Python's language reference."""
@@ -140,19 +142,11 @@ class DataSection(Section):
         return self
 
 
-TaskType = Literal[
-    "causal_lm", "sequence_classification", "token_classification", "masked_lm", "seq2seq", "dpo"
-]
+TaskType = Literal["causal_lm", "sequence_classification", "token_classification", "masked_lm", "seq2seq", "dpo"]
 
 
-TASK_SYNONYMS = {
-    **dict.fromkeys(("sft", "clm", "pretraining", "instruction_tuning", "chat"), "causal_lm"),
-    **dict.fromkeys(("classification", "text_classification"), "sequence_classification"),
-    **dict.fromkeys(("ner", "tagging", "pos"), "token_classification"),
-    **dict.fromkeys(("preference", "preferences"), "dpo"),
-    **dict.fromkeys(("mlm", "fill_mask"), "masked_lm"),
-    **dict.fromkeys(("summarization", "translation", "text2text"), "seq2seq"),
-}
+_TABLE = table_of(__file__)
+TASK_SYNONYMS: dict[str, str] = _TABLE["task_synonyms"]
 """What other tools call them."""
 
 
@@ -193,11 +187,20 @@ class TaskSection(Section):
     whole_words: bool = False
     """Of masked_lm: mask all tokens of a word, or none."""
     target_len: Annotated[int, Field(ge=2)] = 128
-    """Of seq2seq: the longest answer, in tokens, also of those that are generated."""
-    predict_with_generate: bool = True
-    """Of seq2seq: generate the answers to held-out data at each evaluation, and compare them."""
+    """Of seq2seq: the longest answer, in tokens. Also of causal_lm: of those that are generated."""
+    predict_with_generate: bool | None = None
+    """Of seq2seq and causal_lm: generate the answers to held-out data at each evaluation, and compare them; by
+    default of seq2seq alone."""
+    predict_examples: Annotated[int, Field(ge=1)] | None = None
+    """Held-out examples to generate answers for, in whole batches of all ranks; by default all."""
     beta: Annotated[float, Field(gt=0, strict=False)] = 0.1
     """Of dpo: how much a step away from the untrained model costs."""
+
+    @property
+    def generates_answers(self) -> bool:
+        """Whether evaluations generate answers."""
+        default = self.type == "seq2seq"
+        return default if self.predict_with_generate is None else self.predict_with_generate
 
     @model_validator(mode="after")
     def _keys_of_its_type(self) -> TaskSection:
@@ -208,18 +211,17 @@ class TaskSection(Section):
         return self
 
 
-KEYS_OF: dict[str, tuple[TaskType, ...]] = {
-    "packing": ("causal_lm", "masked_lm"),
-    "padding_free": ("causal_lm",),
-    "loss_on": ("causal_lm",),
-    "chunked_loss": ("causal_lm", "dpo"),
-    "mask_probability": ("masked_lm",),
-    "whole_words": ("masked_lm",),
-    "target_len": ("seq2seq",),
-    "predict_with_generate": ("seq2seq",),
-    "beta": ("dpo",),
-}
+KEYS_OF: dict[str, tuple[TaskType, ...]] = {key: tuple(of) for key, of in _TABLE["keys_of_tasks"].items()}
 """Keys of the section that not every task has, with those that have it."""
+
+
+class ParallelSection(Section):
+    """GPUs that share their sequences; what remains of all GPUs is data parallelism."""
+
+    sequence: Annotated[int, Field(ge=1)] = 1
+    """GPUs that divide the tokens of each sequence (DeepSpeed's Ulysses); needs ZeRO-3."""
+    tensor: Annotated[int, Field(ge=1)] = 1
+    """GPUs that divide each layer (DeepSpeed's AutoTP)."""
 
 
 PeftType = Literal["lora", "qlora", "ia3", "p_tuning", "prefix_tuning", "prompt_tuning"]
@@ -244,7 +246,10 @@ class Recipe(Section):
     """Keys of transformers' ``TrainingArguments``; `rescue_dir`: where a model goes that finds no room in
     `output_dir`; `on_spike`: ``note`` (the default), ``skip`` or ``stop``, where the loss leaps;
     `max_skipped_steps`: in a row (5), after which the run ends; `bind_cores`: whether ranks whose optimizer
-    is offloaded keep to cores of their own (true)."""
+    is offloaded keep to cores of their own (true); `tiled_mlp`: run the MLP of each layer on parts of a long
+    sequence (false); `activation_offloading`: keep the inputs of checkpointed layers in host memory (false);
+    `sample_prompts`: a file of prompts whose completions each evaluation prints."""
+    parallel: Annotated[ParallelSection, BeforeValidator(lambda one: {} if one is None else one)] = ParallelSection()
     deepspeed: str | dict[str, Any] | None = None
     """A ds_config: a path, or inline; absent is zerokit's ZeRO-2 default."""
     generation: dict[str, Any] = {}

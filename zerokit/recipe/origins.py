@@ -1,7 +1,5 @@
 """Where each value of a recipe was written, for errors."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

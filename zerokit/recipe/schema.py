@@ -1,7 +1,6 @@
 """JSON Schema of a recipe, for editors."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from typing import Any, get_args
 
 from zerokit.config.schema import json_schema as ds_config_schema
@@ -41,30 +40,22 @@ def json_schema() -> dict[str, Any]:
         "description": _line(sections["deepspeed"]["description"]),
         "default": None,
     }
-    return {"$schema": _DRAFT, **_with_plain_descriptions(schema)}
+    return {"$schema": _DRAFT, **_changed(schema, "description", _line)}
+
+
+def _changed(part: Any, key: str, change: Callable[[str], str]) -> Any:
+    """`part` with the text of each `key` changed, at any depth."""
+    if isinstance(part, dict):
+        return {
+            name: change(value) if name == key and isinstance(value, str) else _changed(value, key, change)
+            for name, value in part.items()
+        }
+    return [_changed(item, key, change) for item in part] if isinstance(part, list) else part
 
 
 def _renamed(part: Any) -> Any:
     """`part` with references to the definitions of the ds_config schema under their names here."""
-    if isinstance(part, dict):
-        return {
-            key: value.replace("#/$defs/", "#/$defs/ds_", 1)
-            if key == "$ref" and isinstance(value, str)
-            else _renamed(value)
-            for key, value in part.items()
-        }
-    return [_renamed(item) for item in part] if isinstance(part, list) else part
-
-
-def _with_plain_descriptions(part: Any) -> Any:
-    if isinstance(part, dict):
-        return {
-            key: _line(value)
-            if key == "description" and isinstance(value, str)
-            else _with_plain_descriptions(value)
-            for key, value in part.items()
-        }
-    return [_with_plain_descriptions(item) for item in part] if isinstance(part, list) else part
+    return _changed(part, "$ref", lambda reference: reference.replace("#/$defs/", "#/$defs/ds_", 1))
 
 
 def _line(text: str) -> str:

@@ -1,20 +1,15 @@
 """A recipe to start from for each task and adapter: the embedded one with what they change in it."""
 
-from __future__ import annotations
-
-import json
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, get_args
 
 from zerokit.errors import RecipeError, did_you_mean
 from zerokit.recipe.load import embedded_text
 from zerokit.recipe.model import PeftType, task_hint
+from zerokit.tables import table_of
 
-_TABLES: Mapping[str, Mapping[str, Any]] = json.loads(
-    Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
-)
+_TABLES: Mapping[str, Mapping[str, Any]] = table_of(__file__)
 _TASKS = _TABLES["tasks"]
 """Task -> its model, a line of its data, the keys of the section `task` without its type, the learning rate,
 and whether a GPU has room for many examples of the model at once."""

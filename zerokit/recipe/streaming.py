@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerokit.findings import Finding
 from zerokit.recipe.model import TokenizerTraining
 from zerokit.recipe.training_keys import NO_LIMIT
+from zerokit.tables import table_of
 
 if TYPE_CHECKING:
     from zerokit.recipe.model import Recipe, TaskType
@@ -19,9 +18,7 @@ STREAMED: tuple[TaskType, ...] = ("causal_lm", "masked_lm", "seq2seq")
 
 _OFF = "or remove data.streaming"
 
-_LIMITED: Mapping[str, Mapping[str, Any]] = json.loads(
-    Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
-)
+_LIMITED: Mapping[str, Mapping[str, Any]] = table_of(__file__)
 """Keys of `training`: the `values` that work with streaming, `why` no other does, and the `fix`."""
 
 

@@ -1,18 +1,13 @@
 """Other names of a recipe's keys, and hints for unknown keys."""
 
-from __future__ import annotations
-
-import json
 from collections.abc import Collection, Iterable, Mapping
-from pathlib import Path
 
 from zerokit.errors import did_you_mean, nearest
 from zerokit.recipe.model import DataSection, ModelSection, Recipe, Section, TaskSection
 from zerokit.recipe.trainer_keys import installed_types, is_free
+from zerokit.tables import table_of
 
-_TABLES: Mapping[str, Mapping[str, Collection[str]]] = json.loads(
-    Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
-)
+_TABLES: Mapping[str, Mapping[str, Collection[str]]] = table_of(__file__)
 _SYNONYMS = _TABLES["anywhere"]
 """The key of a recipe -> its other names."""
 _WITHIN = {section: names for section, names in _TABLES.items() if section != "anywhere"}
@@ -33,8 +28,6 @@ def meant(section: str, name: str, choices: Iterable[str]) -> str:
 
     Args:
         section: of the recipe; empty for its top.
-        name: the key.
-        choices: those that there are.
     """
     choices = list(choices)
     known = _known(section, name, choices)

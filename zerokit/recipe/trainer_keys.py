@@ -1,17 +1,19 @@
 """The fields of transformers' TrainingArguments, read without importing them."""
 
-from __future__ import annotations
-
 import ast
 import functools
-import json
 import operator
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-_TABLES: Mapping[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+from zerokit.tables import table_of
+
+_TABLES: Mapping[str, Any] = table_of(__file__)
+AT_LEAST: Mapping[str, float] = _TABLES["at_least"]
+"""Values below these break the run only after the model is loaded."""
+BELOW: Mapping[str, float] = _TABLES["below"]
 OWNED: Mapping[str, str] = _TABLES["owned"]
 """Arguments with a section of their own, or that contradict what zerokit runs, and what to do instead."""
 

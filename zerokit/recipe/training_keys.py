@@ -1,7 +1,5 @@
 """Compares the recipe's section ``training`` with the fields of transformers' TrainingArguments."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_type_hints
@@ -11,14 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 from zerokit.errors import RecipeError, ZerokitError, collect_errors, raise_together
 from zerokit.recipe.origins import Origins
 from zerokit.recipe.synonyms import meant
-from zerokit.recipe.trainer_keys import (
-    NEEDS,
-    OWNED,
-    WITHOUT_EFFECT,
-    installed_types,
-    is_free,
-    is_on,
-)
+from zerokit.recipe.trainer_keys import AT_LEAST, BELOW, NEEDS, OWNED, WITHOUT_EFFECT, installed_types, is_free, is_on
 from zerokit.validation import wrong_value
 
 
@@ -34,6 +25,12 @@ class OwnKeys:
     """In a row, with ``skip``."""
     bind_cores: bool = True
     """Whether each rank with an optimizer on the host keeps to cores of its own."""
+    tiled_mlp: bool = False
+    """Whether the MLP of each layer runs on one part of the tokens after another."""
+    activation_offloading: bool = False
+    """Whether inputs of checkpointed layers wait in host memory for the backward pass."""
+    sample_prompts: str | None = None
+    """A file of prompts, which the model completes at each evaluation."""
 
 
 _EXTRA = get_type_hints(OwnKeys)
@@ -46,32 +43,12 @@ _CHOICES: Mapping[str, Any] = {
     "include_num_input_tokens_seen": bool | Literal["all", "non_padding", "no"],
     "train_sampling_strategy": Literal["random", "sequential", "group_by_length", "batch_rebalance"],
     "dataloader_multiprocessing_context": Literal["fork", "spawn", "forkserver"] | None,
-    "torch_compile_mode": Literal[
-        "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "lite"
-    ]
+    "torch_compile_mode": Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "lite"]
     | None,
 }
 """The words of arguments whose type is any text, and that the Trainer would fail at or pass over."""
 
-# Values below these break the run only after the model is loaded.
-_AT_LEAST = {
-    "per_device_train_batch_size": 1,
-    "per_device_eval_batch_size": 1,
-    "gradient_accumulation_steps": 1,
-    "dataloader_num_workers": 0,
-    "dataloader_prefetch_factor": 1,
-    "neftune_noise_alpha": 0,
-    "num_train_epochs": 0.001,
-    "max_skipped_steps": 1,
-    **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm", "seed", "data_seed"), 0),
-    "save_steps": 0,
-    **dict.fromkeys(("adam_beta1", "adam_beta2", "adam_epsilon", "label_smoothing_factor"), 0),
-}
-_BELOW = {"adam_beta1": 1, "adam_beta2": 1, "label_smoothing_factor": 1}
-_NOTHING_AT_0 = {
-    "learning_rate": "which trains nothing",
-    "save_steps": "by which nothing is saved before the end",
-}
+_NOTHING_AT_0 = {"learning_rate": "which trains nothing", "save_steps": "by which nothing is saved before the end"}
 NO_LIMIT = -1
 """TrainingArguments' word for a run as long as its epochs say."""
 
@@ -79,15 +56,8 @@ _PERIODIC = ("save", "eval", "logging")
 """What has a `..._strategy`; with "steps" it reads `..._steps`; YAML reads a bare ``no`` as false."""
 
 
-def check_training_keys(
-    training: Mapping[str, Any], origins: Origins, types: Mapping[str, Any]
-) -> dict[str, Any]:
+def check_training_keys(training: Mapping[str, Any], origins: Origins, types: Mapping[str, Any]) -> dict[str, Any]:
     """The section, each key known to TrainingArguments or zerokit, and of its type.
-
-    Args:
-        training: the section.
-        origins: where its values were written.
-        types: field of TrainingArguments -> its type.
 
     Raises:
         RecipeError: an unknown key (with the nearest one), one that zerokit sets itself or that has no
@@ -106,9 +76,7 @@ def check_training_keys(
         with collect_errors(errors, where=origins.where(("training", name))):
             is_idle = checked.get(name) and not any(is_on(other, checked) for other in others)
             # An option may switch off what a key of the recipe belongs to.
-            if is_idle and not any(
-                origins.is_later(("training", other), ("training", name)) for other in others
-            ):
+            if is_idle and not any(origins.is_later(("training", other), ("training", name)) for other in others):
                 value = checked.get(others[0])
                 why = f" without {others[0]}" if value is None else f": {others[0]} is {_plain(value)}"
                 raise RecipeError(f"{name} has no effect{why}", hint=f"Set {others[0]}, or remove it")
@@ -143,10 +111,10 @@ def _checked(name: str, value: Any, types: Mapping[str, Any]) -> Any:
         raise RecipeError(f"max_steps is {value}", hint="Make it at least 1, or remove it")
     if name in _NOTHING_AT_0 and checked == 0:
         raise RecipeError(f"{name} is 0, {_NOTHING_AT_0[name]}", hint="Make it more than 0")
-    if name in _AT_LEAST and not checked >= _AT_LEAST[name]:  # nor is what is no number at all
-        raise RecipeError(f"{name} is {value}", hint=f"Make it at least {_AT_LEAST[name]}")
-    if name in _BELOW and not checked < _BELOW[name]:
-        raise RecipeError(f"{name} is {value}", hint=f"Make it less than {_BELOW[name]}")
+    if name in AT_LEAST and not checked >= AT_LEAST[name]:  # nor is what is no number at all
+        raise RecipeError(f"{name} is {value}", hint=f"Make it at least {AT_LEAST[name]}")
+    if name in BELOW and not checked < BELOW[name]:
+        raise RecipeError(f"{name} is {value}", hint=f"Make it less than {BELOW[name]}")
     return checked
 
 

@@ -29,6 +29,13 @@ class RankContext:
         return [line for source in sources for line in source.warnings()]
 
 
+class _Notes(dict[tuple[str, str], str]):
+    """What the rank did otherwise than on the cluster: a line for the report for each."""
+
+    def warnings(self) -> list[str]:
+        return [text.format(what=what, why=why) for (text, what), why in self.items()]
+
+
 _current = RankContext()
 
 
@@ -42,3 +49,8 @@ def begin_rank() -> RankContext:
     global _current
     _current = RankContext()
     return _current
+
+
+def note(text: str, what: str, why: str) -> None:
+    """Keep a line for the report: `text` with {what}, once, and with {why}, the first reason or place."""
+    rank_context().state(_Notes).setdefault((text, what), why)

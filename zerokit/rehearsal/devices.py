@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import types
 from dataclasses import dataclass
+from typing import Any
 
 from zerokit.errors import ZerokitError
 from zerokit.hardware.gpus import Gpu, find_gpu
+from zerokit.tables import table_of
 from zerokit.units import MIB
 
 DEFAULT = "H100"
@@ -21,6 +23,8 @@ _THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 9): 1536, (12, 0): 1536}
 """Most resident threads of a multiprocessor by compute capability (same source)."""
 _DEFAULT_THREADS = 2048
 
+_OF_ALL_CARDS: dict[str, Any] = table_of(__file__)
+"""Properties with one value; the clocks and the bus are those of an H100."""
 _CARD_FIGURES = ("capability", "multiprocessors", "l2_mib")
 """What torch reports of a card, next to its name and memory."""
 
@@ -53,25 +57,11 @@ class VirtualDevice:
             minor=self.capability[1],
             total_memory=self.total_bytes,
             multi_processor_count=self.multiprocessors,
-            is_integrated=0,
-            is_multi_gpu_board=0,
-            warp_size=32,
             max_threads_per_multi_processor=_THREADS.get(self.capability, _DEFAULT_THREADS),
-            max_threads_per_block=1024,
-            regs_per_multiprocessor=65536,
-            shared_memory_per_block=49152,
             shared_memory_per_block_optin=shared_bytes,
             shared_memory_per_multiprocessor=shared_bytes + reserved,
             L2_cache_size=self.l2_cache_bytes,
-            # The clocks and the bus of an H100, for every card.
-            clock_rate=1980000,
-            memory_clock_rate=2619000,
-            memory_bus_width=5120,
-            pci_bus_id=0,
-            pci_device_id=0,
-            pci_domain_id=0,
-            uuid="00000000-0000-0000-0000-000000000000",
-            gcnArchName="",
+            **_OF_ALL_CARDS,
         )
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Iterator
-from types import FrameType
 
 from zerokit.errors import ZerokitError
 from zerokit.rehearsal.call_sites import in_words, innermost_and_script
@@ -19,8 +19,6 @@ class RehearsalGap(ZerokitError):  # noqa: N818 - a gap of the rehearsal, not a 
     Every gap is also kept in :func:`met_gaps`, so that the report shows it if a library takes another path.
 
     Args:
-        operation: the kernel or operation, as its library names it.
-        hint: what can be done, as an instruction.
         where: ``file:line`` of the call; found on the stack if not given.
     """
 
@@ -55,7 +53,4 @@ def script_line() -> str:
 
 
 def _stack() -> Iterator[tuple[str, int]]:
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        yield frame.f_code.co_filename, frame.f_lineno
-        frame = frame.f_back
+    return ((frame.f_code.co_filename, line) for frame, line in traceback.walk_stack(sys._getframe(1)))

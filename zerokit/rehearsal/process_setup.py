@@ -50,17 +50,12 @@ def virtual_cluster(
     process of its own.
 
     Args:
-        num_gpus: world size.
         gpus_per_node: GPUs, and ranks, on each machine.
-        rank: the rank that this process plays.
         steps: optimizer steps after which the run ends, and with it the block; 0 for no end.
         scan_seconds: how long to look for the largest batches of the data, which are rehearsed after `steps`.
         device: the GPU; an H100 with 80 GB if not given.
-        overrides: changes to the run.
         exchange_folder: of ranks that are rehearsed at the same time, for the values that they exchange.
         folder: for the script's `output_dir` and files of compilers; the system's if not given.
-        costs: of kernels, copies and collectives; None: only memory is rehearsed.
-        clocks: what uses virtual time.
         has: distributions that the cluster has and this machine does not, and their versions; None for the
             newest one that the stand-in knows.
 

@@ -19,65 +19,33 @@ from pydantic import Field
 
 from zerokit.errors import DocumentError
 from zerokit.files import new_file
-from zerokit.rehearsal.report.report import Batches, BlockMemory, Evaluation, Part, ReadingTime
+from zerokit.rehearsal.report.report import Batches, BlockMemory, DataTime, Evaluation, MadeUpResult, Part, ScriptFacts
 from zerokit.reporting.categories import Category
 from zerokit.reporting.phases import RUN_PHASES
+from zerokit.tables import table_of
 
-EVENT = np.dtype(
-    [
-        ("time_ns", "<i8"),
-        ("block", "<i8"),
-        ("bytes", "<i8"),
-        ("address", "<u8"),
-        ("step", "<i4"),
-        ("stream", "<i2"),
-        ("space", "u1"),
-        ("phase", "u1"),
-    ]
-)
+_TABLE = table_of(__file__)
+
+
+def _layout(name: str, *, align: bool = False) -> np.dtype[Any]:
+    """The dtype of an array of records, by the names, types and shapes of its fields."""
+    fields = [(field, kind, *map(tuple, shape)) for field, kind, *shape in _TABLE[name]]
+    return np.dtype(fields, align=align)
+
+
+EVENT = _layout("event")
 """One allocation (``bytes`` > 0) or release (< 0). ``time_ns`` is virtual time of the host, or CPU time of
 the rehearsal where only memory is rehearsed. ``step`` counts the optimizer steps completed before."""
-BLOCK = np.dtype(
-    [
-        ("bytes", "<i8"),
-        ("site", "<i4"),
-        ("op", "<i4"),
-        ("name", "<i4"),
-        ("category", "u1"),
-        ("dtype", "i1"),
-        ("ndim", "u1"),
-        ("phase", "u1"),
-        ("shape", "<i8", (6,)),
-    ]
-)
+BLOCK = _layout("block")
 """What an allocation was for. ``site``, ``op`` and ``name`` are places in the recording's tables, or -1."""
-SPAN = np.dtype(
-    [
-        ("begin", "<i8"),
-        ("end", "<i8"),
-        ("name", "<i4"),
-        ("step", "<i4"),
-        ("stream", "<i2"),
-        ("kind", "u1"),
-        ("phase", "u1"),
-    ],
-    align=True,
-)
+SPAN = _layout("span", align=True)
 """What a stream, or the host (stream -1), did in virtual time, ns. ``name`` is a place in the recording's
 ``ops``, ``kind`` a `WorkKind`; ``step`` and ``phase`` are those in which it was submitted."""
 CATEGORY_CODES: tuple[Category, ...] = (
     *("other", "parameters", "gradients", "optimizer_states", "activations", "buffers"),
 )
 """The code of a category is its place here, that of a phase its place in :data:`RUN_PHASES`."""
-DTYPES = (
-    *("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"),
-    *("complex32", "complex64", "complex128", "bool", "qint8", "quint8", "qint32", "bfloat16"),
-    *("quint4x2", "quint2x4", "bits1x8", "bits2x4", "bits4x2", "bits8", "bits16"),
-    *("float8_e5m2", "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz", "uint16", "uint32", "uint64"),
-    *("uint1", "uint2", "uint3", "uint4", "uint5", "uint6", "uint7"),
-    *("int1", "int2", "int3", "int4", "int5", "int6", "int7"),
-    *("float8_e8m0fnu", "float4_e2m1fn_x2"),
-)
+DTYPES: Sequence[str] = _TABLE["dtypes"]
 """PyTorch's number formats in the order of ``c10::ScalarType`` (torch/headeronly/core/ScalarType.h)."""
 Array = npt.NDArray[Any]
 
@@ -117,14 +85,6 @@ class Collective(NamedTuple):
     """Whether one of its tensors has several rows of several elements, as activations and weights have."""
 
 
-class MadeUp(NamedTuple):
-    """A result that depends on values, and was made up by a stated rule."""
-
-    what: str
-    site: str
-    times: int
-
-
 class NvmeBytes(Part):
     """Files of DeepSpeed's NVMe offload, and what was moved to and from them."""
 
@@ -149,32 +109,22 @@ class RankTimes(Part):
     """Floating-point operations that each step needs, without recomputed ones."""
     tokens_per_step: list[int | None] = Field(default_factory=list)
     """Of all data-parallel ranks, padding included; None where batches are not of tokens."""
-    reading: ReadingTime | None = None
+    reading: DataTime | None = None
     host_threads: int | None = None
     """Threads of this rank for CPU work; None: as many as the machine has cores."""
 
 
-class RankFacts(Part):
+class RankFacts(ScriptFacts):
     """What one rank reports of its run."""
 
     rank: int = 0
-    versions: dict[str, str] = Field(default_factory=dict)
-    """Installed versions by package."""
     hint: str | None = None
     """What to do about the error that ended the script, if that is known."""
     elapsed_seconds: float = 0.0
-    ds_config: dict[str, Any] | None = None
-    """As DeepSpeed read it; None without an engine."""
-    refused_ds_config: dict[str, Any] | None = None
-    """The last one that DeepSpeed refused."""
     data_parallel_ranks: int | None = None
     """By which DeepSpeed multiplied its batch sizes; None without a ds_config."""
     requested_steps: int | None = None
     """Optimizer steps after which the run ends; None: the script ends by itself."""
-    stopped_after_steps: int | None = None
-    """None if the script came to its own end."""
-    idle_micro_steps: tuple[int, int] | None = None
-    """Micro-steps done, of those that an optimizer step takes, if an engine made no optimizer step."""
     expandable_segments: bool = False
     """Whether PYTORCH_CUDA_ALLOC_CONF asks for them."""
     suppressed: list[str] = Field(default_factory=list)
@@ -185,8 +135,7 @@ class RankFacts(Part):
     """Of the floating-point operations of backward passes, which frozen models have none of."""
     chooses_fp32: bool = False
     """Whether the ds_config, as written, turns 16 bits off, or the script turns TF32 on."""
-    whole_model_bytes: int = 0
-    """Of parameters that were not partitioned yet when a ZeRO-3 engine was made of them."""
+    made_up: list[MadeUpResult] = Field(default_factory=list)
     gaps: list[str] = Field(default_factory=list)
     """Operations without a stand-in, including those that the script went on without."""
     nvme: NvmeBytes | None = None
@@ -217,14 +166,13 @@ class Recording:
     allocator: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Figures of the modelled caching allocator, under ``ordinary`` and ``expandable``."""
     warnings: tuple[str, ...] = ()
-    made_up: tuple[MadeUp, ...] = ()
     acts: Array = field(default_factory=lambda: np.zeros(0, np.uint8))
     """What the host did, to be played together with other ranks (`native/together.py`)."""
     facts: RankFacts = field(default_factory=RankFacts)
 
     def __post_init__(self) -> None:
         # Recordings may be made of plain lists of plain tuples, as those of files.
-        rows = {"step_marks": StepMark, "collectives": Collective, "made_up": MadeUp}
+        rows = {"step_marks": StepMark, "collectives": Collective}
         for name in ("sites", "ops", "names", "flops", "warnings"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         for name, kind in rows.items():
@@ -275,9 +223,7 @@ class Recording:
 
     def save(self, path: str | Path) -> None:
         """Write the recording to `path` as ``.npz``."""
-        arrays: dict[str, Any] = {
-            name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)
-        }
+        arrays: dict[str, Any] = {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
         rest = {name: value for name, value in vars(self).items() if name not in arrays}
         rest |= {"allocator": dict(self.allocator), "facts": json.loads(self.facts.model_dump_json())}
         with new_file(path) as file:
@@ -297,9 +243,7 @@ class Recording:
                 return cls(**{name: arrays[name] for name in arrays.files if name != "rest"}, **rest)
         except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
             raise DocumentError(
-                "is not a recording of a rehearsal",
-                where=str(path),
-                hint="Name a file that the rehearsal wrote",
+                "is not a recording of a rehearsal", where=str(path), hint="Name a file that the rehearsal wrote"
             ) from None
 
     def _check(self) -> None:

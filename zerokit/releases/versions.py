@@ -53,16 +53,10 @@ def parse_version(text: str, *, where: str | None = None) -> Version:
 
     A build's suffix, as in ``0.16.4+cu121``, is ignored.
 
-    Args:
-        text: the version.
-        where: what to name in an error, such as the option it was given to.
-
     Raises:
         ConfigError: no version, or one that there are no facts about; it names those that there are.
     """
-    found = re.fullmatch(
-        r"v?(\d{1,6})\.(\d{1,6})(?:\.(\d{1,6}))?(?:\+.*)?", text.strip(), re.ASCII | re.DOTALL
-    )
+    found = re.fullmatch(r"v?(\d{1,6})\.(\d{1,6})(?:\.(\d{1,6}))?(?:\+.*)?", text.strip(), re.ASCII | re.DOTALL)
     hint = f"Give a release from {OLDEST} to {NEWEST}"
     if found is None:
         raise ConfigError(f"'{text}' is no version of DeepSpeed", where=where, hint=hint)

@@ -1,4 +1,4 @@
-"""One style for output: tables, plots, verdicts, traces, and words for phases and categories.
+"""One style for output: tables, charts, verdicts, traces, and words for phases and categories.
 
 The report of a room stays in that room, which gives its numbers to these functions.
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 Category = Literal["parameters", "optimizer_states", "gradients", "buffers", "activations", "other"]
 """The purpose of bytes."""
@@ -10,24 +10,15 @@ Category = Literal["parameters", "optimizer_states", "gradients", "buffers", "ac
 CATEGORIES: tuple[Category, ...] = get_args(Category)
 """Stacking order, from the bottom: what stays longest is lowest."""
 
-
-class Look(NamedTuple):
-    """How a category is drawn."""
-
-    colour: str
-    """Colours that most colour-blind people can distinguish (Okabe and Ito)."""
-    hatch: str
-    """Pattern for black and white."""
-
-
-LOOKS: dict[Category, Look] = {
-    "parameters": Look("#0072B2", ""),
-    "optimizer_states": Look("#009E73", "///"),
-    "gradients": Look("#D55E00", "\\\\\\"),
-    "buffers": Look("#F0E442", "..."),
-    "activations": Look("#56B4E9", "xxx"),
-    "other": Look("#BBBBBB", "---"),
+COLOURS: dict[str, str] = {
+    "parameters": "#0072b2",
+    "optimizer_states": "#009e73",
+    "gradients": "#d55e00",
+    "buffers": "#f0e442",
+    "activations": "#56b4e9",
+    "other": "#bbbbbb",
 }
+"""Colours that most colour-blind people can distinguish (Okabe and Ito 2008)."""
 
 
 def category_words(category: str) -> str:

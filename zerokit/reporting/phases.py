@@ -11,20 +11,7 @@ that; ``evaluation`` is that at the end of a rehearsal."""
 RUN_PHASES: tuple[RunPhase, ...] = get_args(RunPhase)
 """In the order of a run; recordings store their index."""
 
-SHADES: dict[str, str] = {
-    "init": "0.97",
-    "forward": "0.93",
-    "loss": "0.80",
-    "backward": "0.88",
-    "step": "0.76",
-    "between": "1.0",
-    "evaluation": "0.85",
-}
-"""Grey behind a phase, from 0 (black) to 1 (white)."""
-
-Phase = Literal[
-    "always", "init", "first pass", "forward", "loss", "backward", "step", "evaluation", "generation"
-]
+Phase = Literal["always", "init", "first pass", "forward", "loss", "backward", "step", "evaluation", "generation"]
 """Phase of a term. ``init`` ends at the first forward pass; ``first pass`` is the first forward and backward
 pass, if it needs more than all others."""
 

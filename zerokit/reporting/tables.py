@@ -84,9 +84,7 @@ class Table:
                 row = [*row[:lone], "", *row[lone + 1 :]]
             lines += apart if lone == 0 else []
             for texts in _side_by_side([fold(cell, held) for cell, held in zip(row, widths, strict=True)]):
-                first, *rest = (
-                    text + " " * (held - _cells(text)) for text, held in zip(texts, widths, strict=True)
-                )
+                first, *rest = (text + " " * (held - _cells(text)) for text, held in zip(texts, widths, strict=True))
                 others = "".join(" " * gap + text for text in rest).rstrip()
                 is_bold = self.framed
                 lines.append([(margin + first, STRONG * is_bold), (others, STRONG * (is_bold and is_head))])
@@ -98,9 +96,7 @@ class Table:
     def _one_by_one(self, width: int, margin: str) -> Iterator[StyledLine]:
         names = self.columns or [""] * len(self.rows[0])
         for row in self.rows:
-            items = [
-                f"{name}: {cell}" if name else cell for name, cell in zip(names, row, strict=True) if cell
-            ]
+            items = [f"{name}: {cell}" if name else cell for name, cell in zip(names, row, strict=True) if cell]
             lines = [margin]
             for item in items:
                 if lines[-1].strip() and _cells(lines[-1]) + 3 + _cells(item) > width:
@@ -170,9 +166,7 @@ def _shrunk(widths: Sequence[int], least: Sequence[int], room: int) -> list[int]
     """Narrow the widest foldable columns until all fit."""
     found = [max(low, min(width, room)) for width, low in zip(widths, least, strict=True)]
     while sum(found) > room:
-        widest = max(
-            (place for place in range(len(found)) if found[place] > least[place]), key=found.__getitem__
-        )
+        widest = max((place for place in range(len(found)) if found[place] > least[place]), key=found.__getitem__)
         found[widest] -= 1
     return found
 

@@ -23,12 +23,7 @@ VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 NEGATIVE: frozenset[Verdict] = frozenset({"likely does not fit", "does not fit"})
 """The answer is "no": exit code 1."""
 
-SHORT: dict[Verdict, str] = {
-    "fits": "yes",
-    "tight": "tight",
-    "likely does not fit": "unlikely",
-    "does not fit": "no",
-}
+SHORT: dict[Verdict, str] = {"fits": "yes", "tight": "tight", "likely does not fit": "unlikely", "does not fit": "no"}
 """Words for the column "Fits"."""
 
 _STYLES = {"fits": GOOD, "tight": DOUBTFUL, "likely does not fit": BAD, "does not fit": BAD}
@@ -75,7 +70,6 @@ def host_fit(cluster: Cluster, tensor_bytes: int, nvme_bytes: int) -> HostFit:
     """Judge one node.
 
     Args:
-        cluster: of the run, with known facts about its nodes.
         tensor_bytes: of all ranks of a node, pinned and pageable.
         nvme_bytes: of their files.
     """

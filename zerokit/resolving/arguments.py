@@ -4,21 +4,16 @@ Defaults are those of transformers 5.23 (`TrainingArguments`) and accelerate 1.1
 `DummyOptim`, `DummyScheduler`); a test compares them.
 """
 
-from __future__ import annotations
-
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from zerokit.choices import Target
 from zerokit.errors import ConfigError, did_you_mean
+from zerokit.tables import table_of
 
-DEFAULTS: Mapping[Target, Mapping[str, Any]] = json.loads(
-    Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
-)
+DEFAULTS: Mapping[Target, Mapping[str, Any]] = table_of(__file__)
 """Arguments of each target that a ds_config has a key for, with their defaults. accelerate's are those of the
 data loader, `Accelerator`, `DummyOptim` and `DummyScheduler`, in this order."""
 TRAINER_DEFAULTS = DEFAULTS["trainer"]
@@ -60,9 +55,7 @@ class Arguments:
 
     def origin(self, *names: str) -> str:
         """Where the values of `names` come from, in words."""
-        return " and ".join(
-            self.where(name) if name in self.given else f"the default of {name}" for name in names
-        )
+        return " and ".join(self.where(name) if name in self.given else f"the default of {name}" for name in names)
 
     @property
     def mixed_precision(self) -> str:

@@ -4,8 +4,6 @@ Who fills it elsewhere is in `filled_keys.py`. DeepSpeed alone drops or misreads
 `bf16.enabled: "auto"` trains in fp32.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, get_args
 

@@ -15,6 +15,7 @@ from typing import Any
 from zerokit.config.base import ZERO
 from zerokit.documents import ABSENT, value_at
 from zerokit.errors import ConfigError
+from zerokit.hardware.cluster import DATA_PARALLEL, Parallelism
 from zerokit.models import ModelShape
 from zerokit.resolving.arguments import TRAINER_DEFAULTS
 from zerokit.resolving.filled_keys import FILLED, REPLACED_ARGUMENTS, FilledKey
@@ -51,18 +52,16 @@ def resolve_for_trainer(
     *,
     default_precision: str,
     world_size: int,
+    parallelism: Parallelism = DATA_PARALLEL,
     ds_where: str = "ds_config",
     where: Callable[[str], str] = "training.{}".format,
 ) -> Resolved:
     """Make a ds_config agree with the TrainingArguments that a person set.
 
     Args:
-        ds_config: a valid ds_config.
         training: the arguments that were set; an absent one takes the ds_config's value.
         default_precision: ``bf16``, ``fp16`` or ``fp32``, used when neither side names one.
-        world_size: number of ranks, for the batch identity.
-        ds_where: the name of the ds_config, for errors.
-        where: gives the place of a training argument, for errors.
+        parallelism: the recipe's; its tensor parallelism is written into the ds_config.
 
     Raises:
         ConfigError: both sides set something, differently.
@@ -74,25 +73,22 @@ def resolve_for_trainer(
     reconciler.check_replaced_arguments()
     reconciler.check_total_steps()
     reconciler.settle_precision(default_precision)
-    reconciler.settle_train_batch_size(world_size)
+    reconciler.settle_train_batch_size(world_size, parallelism)
+    if parallelism.group_size > 1 and "train_batch_size" in reconciler.config:
+        reconciler.config["train_batch_size"] = "auto"  # transformers compares it with the product of all ranks
+    reconciler.settle_tensor_parallelism(parallelism.tensor)
     reconciler.gather_on_save()
     return Resolved(reconciler.config, reconciler.arguments)
 
 
+@dataclass
 class _Reconciler:
     """Makes a ds_config and training arguments agree; each method raises where they differ."""
 
-    def __init__(
-        self,
-        config: dict[str, Any],
-        arguments: dict[str, Any],
-        ds_where: str,
-        where: Callable[[str], str],
-    ) -> None:
-        self.config = config
-        self.arguments = arguments
-        self.ds_where = ds_where
-        self.where = where
+    config: dict[str, Any]
+    arguments: dict[str, Any]
+    ds_where: str
+    where: Callable[[str], str]
 
     def settle_key(self, filled: FilledKey) -> None:
         """Take a value of the ds_config over into the arguments."""
@@ -118,8 +114,7 @@ class _Reconciler:
         for section, argument in REPLACED_ARGUMENTS.items():
             if section in self.config and argument in self.arguments:
                 raise ConfigError(
-                    f"{argument} would have no effect: {self.ds_where} has a section '{section}', which "
-                    "replaces it",
+                    f"{argument} would have no effect: {self.ds_where} has a section '{section}', which replaces it",
                     where=self.where(argument),
                     hint=f"Remove one of the two; without '{section}' in the ds_config the argument applies",
                 )
@@ -158,19 +153,33 @@ class _Reconciler:
             if name in chosen or name in config:
                 config[name] = {**config.get(name, {}), "enabled": name in chosen}
 
-    def settle_train_batch_size(self, world_size: int) -> None:
+    def settle_tensor_parallelism(self, size: int) -> None:
+        """Write the recipe's `parallel.tensor` as DeepSpeed reads it."""
+        section = self.config.get("tensor_parallel") or {}
+        if max(section.get("autotp_size") or size, 1) != size:
+            raise ConfigError(
+                f"tensor_parallel.autotp_size is {section['autotp_size']}, but the recipe's parallel.tensor is {size}",
+                where=self.ds_where,
+                hint="Remove autotp_size: the recipe decides it",
+            )
+        if size > 1:
+            # With tied embeddings DeepSpeed would leave each rank a part of the logits.
+            self.config["tensor_parallel"] = {**section, "autotp_size": size, "vocab_parallel_lm_head": False}
+
+    def settle_train_batch_size(self, world_size: int, parallelism: Parallelism) -> None:
         """Make the accumulation steps follow from the batch sizes, where they are absent."""
         total, arguments = self.config.get("train_batch_size", "auto"), self.arguments
         if total == "auto":
             return
+        ranks = parallelism.data_ranks(world_size)
         micro = arguments.get(_MICRO, TRAINER_DEFAULTS[_MICRO])
-        if "gradient_accumulation_steps" not in arguments and total % (micro * world_size) == 0:
-            arguments["gradient_accumulation_steps"] = total // (micro * world_size)
+        if "gradient_accumulation_steps" not in arguments and total % (micro * ranks) == 0:
+            arguments["gradient_accumulation_steps"] = total // (micro * ranks)
         steps = arguments.get("gradient_accumulation_steps", 1)
-        if total != micro * steps * world_size:
+        if total != micro * steps * ranks:
             raise ConfigError(
                 f"train_batch_size is {total}, but {micro} per GPU x {steps} accumulation steps x "
-                f"{world_size} ranks is {micro * steps * world_size}",
+                f"{ranks} ranks is {micro * steps * ranks}",
                 where=self.ds_where,
                 hint="Remove train_batch_size: the other three decide it",
             )

@@ -12,7 +12,7 @@ from zerokit.config.conditions import ConfigView
 from zerokit.config.dtypes import DTYPES
 from zerokit.config.normal_form import RENAMED, normal_form, without_comments
 from zerokit.config.optimizers import DEEPSPEED_OPTIMIZERS
-from zerokit.config.root import DeepSpeedConfig
+from zerokit.config.sections import DeepSpeedConfig
 from zerokit.config.unused_keys import unused_keys
 from zerokit.documents import KeyPath, leaves
 
@@ -57,8 +57,6 @@ def differences(
     two has, the keys that it sets: the defaults of the others come with it.
 
     Args:
-        left: one config.
-        right: the other.
         num_gpus: with it, batch sizes that DeepSpeed computes are compared too.
     """
     both = [_Compared(config, num_gpus) for config in (left, right)]
@@ -109,9 +107,7 @@ class _Compared:
         return any(path[:end] in self.set for end in range(1, len(path) + 1))
 
     def idle_reason(self, path: KeyPath) -> str | None:
-        return next(
-            (self.idle[path[:end]] for end in range(1, len(path) + 1) if path[:end] in self.idle), None
-        )
+        return next((self.idle[path[:end]] for end in range(1, len(path) + 1) if path[:end] in self.idle), None)
 
 
 def _reason(path: KeyPath, both: list[_Compared]) -> str | None:
@@ -150,9 +146,7 @@ def _comparable(data: dict[str, Any], num_gpus: int | None) -> dict[str, Any]:
 
 def _optimizer(section: Mapping[str, Any]) -> dict[str, Any]:
     """DeepSpeed's names in one case, and Adam as AdamW unless `adam_w_mode` is false."""
-    name = {known.lower(): known for known in DEEPSPEED_OPTIMIZERS}.get(
-        str(section["type"]).lower(), section["type"]
-    )
+    name = {known.lower(): known for known in DEEPSPEED_OPTIMIZERS}.get(str(section["type"]).lower(), section["type"])
     params = dict(section.get("params") or {})
     if name == "AdamW" or (name == "Adam" and params.get("adam_w_mode", True) is True):
         name = "AdamW"

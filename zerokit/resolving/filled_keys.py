@@ -6,8 +6,6 @@ Trainer goes through accelerate, and so fills whatever accelerate fills. acceler
 every "auto" that is left.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,17 +13,17 @@ from typing import Any, Literal
 
 from zerokit.choices import Target
 from zerokit.config.base import AUTO
-from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.documents import KeyPath, split_dotted
 from zerokit.hardware.cluster import Cluster
 from zerokit.resolving.auto_word import DEEPSPEEDS_OWN_WORD
 from zerokit.resolving.run import Run
+from zerokit.tables import table_of
 
-PROCESS = "transformers integrations/deepspeed.py, trainer_config_process"
-FINALIZE = "transformers integrations/deepspeed.py, trainer_config_finalize"
-PLUGIN = "accelerate utils/dataclasses.py, DeepSpeedPlugin.__post_init__"
-PRECISION = "accelerate utils/dataclasses.py, set_mixed_precision"
-PREPARE = "accelerate accelerator.py, _prepare_deepspeed"
+_TABLE = table_of(__file__)
+_STEPS: Mapping[str, str] = _TABLE["steps"]
+PROCESS, FINALIZE, PLUGIN, PRECISION, PREPARE = _STEPS.values()
+"""The functions that fill keys, in the order of `filled_keys.json`."""
+_BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps")
 
 
 @dataclass(frozen=True)
@@ -111,7 +109,8 @@ class FilledKey:
     lost: bool = False
     """Whether the absence of the key loses the Trainer's argument."""
     schedules: tuple[str, ...] = ()
-    """For a parameter of `scheduler`: those in which its absence loses the argument."""
+    """For a parameter of `scheduler`: those in which its absence loses the argument. WarmupLR without a rate, for
+    one, takes the optimizer's."""
 
     @property
     def path(self) -> tuple[str, ...]:
@@ -140,137 +139,43 @@ class FilledKey:
                 yield name, value
 
 
-def _argument(name: str, *arguments: str, accelerate: Source | None = None, **more: Any) -> FilledKey:
-    """A key with the same meaning as arguments of the Trainer, which `fill_match` compares."""
-    given = {"other": "refused", "adopted": True, "lost": True, **more}
-    return FilledKey(name, Source(PROCESS, arguments), accelerate, **given)
-
-
-def _precision(name: str) -> FilledKey:
-    names = (name, f"{name}_full_eval")
-    source = Source(PROCESS, names, makes=lambda run: any(run.arguments[one] for one in names))
-    other = Source(
-        PRECISION,
-        ("mixed_precision",),
-        "Accelerator",
-        makes=lambda run: run.arguments.mixed_precision == name,
-    )
-    # Absent, accelerate adds the section.
-    return FilledKey(f"{name}.enabled", source, other, other="refused", adopted=True)
-
-
-def _size(key: str, rule: SizeRule) -> FilledKey:
-    source, last = Source(FINALIZE, size=rule), Source(PREPARE, size=rule)
-    return FilledKey(f"zero_optimization.{key}", source, last)
-
-
-def _unset(name: str, value: Any) -> FilledKey:
-    """What accelerate's plugin reads from Python or the environment, which set nothing where there is a
-    file."""
-    source = Source(PLUGIN, makes=value, note="accelerate, which has no other setting")
-    return FilledKey(f"zero_optimization.{name}", None, source)
-
-
-def _dummy(of: str, *arguments: str, **more: Any) -> Source:
-    return Source(PREPARE, arguments, of, **more)
-
-
 def _share_of_steps(run: Run) -> Any:
     """`DummyScheduler.total_num_steps` divided by the ranks; without it accelerate leaves the word."""
     total = run.arguments["total_num_steps"]
     return AUTO if total is None else math.ceil(total / run.world_size)
 
 
-_BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps")
-_WARMUPS = ("WarmupLR", "WarmupDecayLR", "WarmupCosineLR")
+_COMPUTED: Mapping[str, Callable[[Run], Any]] = {
+    "train_batch_size": lambda run: run.world_size * math.prod(run.arguments[name] for name in _BATCH),
+    "bf16": lambda run: any((run.arguments["bf16"], run.arguments["bf16_full_eval"])),
+    "fp16": lambda run: any((run.arguments["fp16"], run.arguments["fp16_full_eval"])),
+    "mixed bf16": lambda run: run.arguments.mixed_precision == "bf16",
+    "mixed fp16": lambda run: run.arguments.mixed_precision == "fp16",
+    "training steps": lambda run: run.arguments.num_training_steps(),
+    "share of steps": _share_of_steps,
+    "warmup steps": lambda run: run.arguments.warmup_steps(),
+    "warmup_num_steps": lambda run: max(1, run.arguments["warmup_num_steps"]),
+}
+"""What rows of `filled_keys.json` compute."""
+
+
+def _source(row: dict[str, Any] | None) -> Source | None:
+    if row is None:
+        return None
+    step, size, computes = _STEPS[row.pop("step")], row.pop("size", None), row.pop("computes", None)
+    arguments, makes = tuple(row.pop("arguments", ())), row.pop("makes", _COMPUTED.get(computes))
+    return Source(step, arguments, makes=makes, size=SIZE_RULES.get(size), **row)
+
 
 FILLED: Mapping[str, FilledKey] = {
-    filled.name: filled
-    for filled in (
-        _argument(MICRO, _BATCH[0], added=True, accelerate=_dummy("the data loader", "batch_size")),
-        _argument(STEPS, _BATCH[1], added=True, accelerate=_dummy("Accelerator", _BATCH[1])),
-        FilledKey(
-            TRAIN,
-            Source(
-                PROCESS,
-                _BATCH,
-                makes=lambda run: run.world_size * math.prod(run.arguments[name] for name in _BATCH),
-                note="multiplied with the number of GPUs",
-            ),
-            # Made of the config's own numbers: `frontends.py`.
-            Source(PREPARE, note="micro batch x accumulation x ranks"),
-            other="refused",
-        ),
-        _argument(
-            "gradient_clipping",
-            "max_grad_norm",
-            added=True,
-            accelerate=Source(PREPARE, makes=1.0, note="accelerate's own default"),
-        ),
-        _precision("bf16"),
-        _precision("fp16"),
-        _argument("optimizer.params.lr", "learning_rate", accelerate=_dummy("DummyOptim", "lr")),
-        _argument("optimizer.params.betas", "adam_beta1", "adam_beta2"),
-        _argument("optimizer.params.eps", "adam_epsilon"),
-        _argument(
-            "optimizer.params.weight_decay", "weight_decay", accelerate=_dummy("DummyOptim", "weight_decay")
-        ),
-        FilledKey(
-            "scheduler.params.warmup_min_lr",
-            Source(PROCESS, makes=0, note="the Trainer writes 0"),
-            Source(PREPARE, makes=0, note="accelerate writes 0"),
-        ),
-        # Absent, WarmupLR takes the optimizer's rate; only WarmupDecayLR has a number of its own.
-        _argument(
-            "scheduler.params.warmup_max_lr",
-            "learning_rate",
-            schedules=("WarmupDecayLR",),
-            accelerate=_dummy("DummyOptim", "lr"),
-        ),
-        *(_size(key, rule) for key, rule in SIZE_RULES.items()),
-        FilledKey(
-            "scheduler.params.total_num_steps",
-            Source(
-                FINALIZE,
-                ("max_steps",),
-                makes=lambda run: run.arguments.num_training_steps(),
-                note="or the steps of all epochs, which the data decide",
-            ),
-            _dummy("DummyScheduler", "total_num_steps", makes=_share_of_steps, note="divided by the ranks"),
-            other="refused",
-        ),
-        FilledKey(
-            "scheduler.params.warmup_num_steps",
-            Source(
-                FINALIZE,
-                ("warmup_steps",),
-                makes=lambda run: run.arguments.warmup_steps(),
-                note="at least 1; below 1 a share of all steps",
-            ),
-            _dummy(
-                "DummyScheduler",
-                "warmup_num_steps",
-                makes=lambda run: max(1, run.arguments["warmup_num_steps"]),
-                note="at least 1",
-            ),
-            other="refused",
-            adopted=True,
-            lost=True,
-            schedules=_WARMUPS,
-        ),
-        _unset("stage", 2),
-        _unset("offload_optimizer.device", "none"),
-        _unset("offload_optimizer.nvme_path", "none"),
-        _unset("offload_param.device", "none"),
-        _unset("offload_param.nvme_path", "none"),
-        _unset("stage3_gather_16bit_weights_on_model_save", False),
-        FilledKey(
-            "steps_per_print",
-            None,
-            Source(PLUGIN, makes=math.inf, note="accelerate, so that DeepSpeed prints nothing"),
-            other="replaced",
-        ),
+    name: FilledKey(
+        name,
+        _source(row.pop("trainer", None)),
+        _source(row.pop("accelerate", None)),
+        schedules=tuple(row.pop("schedules", ())),
+        **row,
     )
+    for name, row in _TABLE["filled"].items()
 }
 """By dotted name, in the order of filling as far as one value depends on another."""
 

@@ -1,7 +1,5 @@
 """A ds_config on its way to DeepSpeed, and the notes that are made of it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -48,9 +46,7 @@ class Filling:
         self.run = run
         self.config: dict[str, Any] = without_comments(load_valid_part(document).written)
         self.added = added
-        self.origins: dict[str, tuple[Origin, str, bool]] = {
-            name: ("added", who, True) for name, who in added.items()
-        }
+        self.origins: dict[str, tuple[Origin, str, bool]] = {name: ("added", who, True) for name, who in added.items()}
         self.lost: list[Lost] = []
         self.refused: list[Refused] = []
         self.own_autos = {dotted(path) for path in autos(self.config)}

@@ -5,8 +5,6 @@ One function for each of theirs, in their order: `trainer_config_process`, `trai
 `set_mixed_precision` of accelerate `utils/dataclasses.py`, `_prepare_deepspeed` of `accelerator.py`.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -75,7 +73,7 @@ def _batch_of_all(filling: Filling) -> Any:
     """accelerate multiplies what the config says by then; an "auto" stays where there is no micro batch."""
     micro, accumulation = filling.get(MICRO), filling.get(STEPS)
     if isinstance(micro, int) and isinstance(accumulation, int):
-        return micro * accumulation * filling.run.world_size
+        return micro * accumulation * (filling.run.world_size // filling.run.batch_group())
     return None if filling.is_unknown(MICRO) else AUTO
 
 
@@ -145,6 +143,10 @@ def _prepare(filling: Filling) -> None:
         for name in wanted:
             filling.refuse(name, f'accelerate finds no hidden size in the model for {name}, which is "auto"')
     _fill(filling, PREPARE)
+    if filling.run.parallelism.sequence > 1 and isinstance(total := _batch_of_all(filling), int):
+        if TRAIN not in filling.origins and filling.get(TRAIN) not in (None, total):
+            filling.lose(TRAIN, f"accelerate overwrites it with {total}: ranks that share a sequence count once")
+        filling.write(TRAIN, total, "accelerate, for ranks that share a sequence")
     if filling.config.get(STEPS, 1) is None and filling.get(MICRO) is not None:
         filling.refuse(STEPS, f"{STEPS} is null, by which accelerate multiplies {MICRO}")
     for path in autos(filling.config):

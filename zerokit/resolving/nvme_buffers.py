@@ -59,9 +59,7 @@ class NvmeBuffers:
     """`aio.block_size`."""
 
     @classmethod
-    def under(
-        cls, ds_config: Mapping[str, Any], model: ModelShape, ranks: int, element_bytes: int
-    ) -> NvmeBuffers:
+    def under(cls, ds_config: Mapping[str, Any], model: ModelShape, ranks: int, element_bytes: int) -> NvmeBuffers:
         """The same under a valid ds_config, whose `aio` counts."""
         block = value_at(ds_config, ("aio", "block_size"), _BLOCK_BYTES)
         return cls(model, ranks, element_bytes, block)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from zerokit.choices import Target
 from zerokit.errors import ConfigError, did_you_mean
 from zerokit.hardware import GPUS_PER_NODE
-from zerokit.hardware.cluster import Cluster
+from zerokit.hardware.cluster import DATA_PARALLEL, Cluster, Parallelism
 from zerokit.hardware.gpus import some_gpu
 from zerokit.resolving.arguments import Arguments
 from zerokit.resolving.auto_word import TARGETS
@@ -32,6 +32,8 @@ class Run:
     target: Target | None = None
     """The program that passes the config to DeepSpeed and fills "auto"; the Trainer if there is a recipe."""
     cluster: Cluster = field(default_factory=Cluster)
+    parallelism: Parallelism = DATA_PARALLEL
+    """GPUs that share their sequences, by the script's or the recipe's word; the ds_config may have others."""
     data_parallel_ranks: int | None = None
     """Ranks that see different samples; None: as many as the cluster and the ds_config make."""
     model: ModelShape | None = None
@@ -49,6 +51,9 @@ class Run:
     def __post_init__(self) -> None:
         if self.target is None and self.recipe is not None:
             object.__setattr__(self, "target", "trainer")
+        if self.recipe is not None and self.parallelism == DATA_PARALLEL:
+            shared = self.recipe.parallel
+            object.__setattr__(self, "parallelism", Parallelism(shared.sequence, shared.tensor))
         if self.target is not None and self.target not in TARGETS:
             hint = did_you_mean(str(self.target), TARGETS)
             raise ConfigError(f"there is no target '{self.target}'", where="target", hint=hint)
@@ -90,6 +95,17 @@ class Run:
     def world_size(self) -> int:
         """Ranks, which must be known."""
         return self.cluster.world_size
+
+    def batch_group(self, sequence_parallel_size: int | None = None, *, by_deepspeed: bool = True) -> int:
+        """Ranks that count once in a `train_batch_size`: those that share a sequence.
+
+        Args:
+            sequence_parallel_size: the ds_config's, for a run that names no group.
+            by_deepspeed: whether each tensor-parallel rank counts, as in ``DeepSpeedConfig.__init__``.
+        """
+        if self.parallelism == DATA_PARALLEL:
+            return sequence_parallel_size or 1
+        return self.parallelism.sequence if by_deepspeed else self.parallelism.group_size
 
     @property
     def hidden_size(self) -> int | None:

@@ -4,8 +4,6 @@
 and the batch sizes that it computes. A test compares both with the real functions.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +15,7 @@ from zerokit.config.conditions import ConfigView
 from zerokit.config.key_index import canonical
 from zerokit.config.load import check_ds_config, is_passed_over, load_ds_config
 from zerokit.config.normal_form import RENAMED, normal_form, refused_together, without_comments
-from zerokit.config.root import DeepSpeedConfig
+from zerokit.config.sections import DeepSpeedConfig
 from zerokit.config.unused_keys import unused_keys
 from zerokit.documents import Document, KeyPath, dotted, leaves
 from zerokit.errors import ConfigError
@@ -29,7 +27,7 @@ from zerokit.units import quantity
 
 __all__ = ["Lost", "Origin", "Refused", "Resolution", "Value", "resolve", "resolve_settled"]
 
-_NOT_ONLY_DATA_PARALLEL = ("tensor_parallel", "pipeline", "expert_parallel", "data_parallel_size")
+_NOT_ONLY_DATA_PARALLEL = ("pipeline", "expert_parallel", "data_parallel_size")
 
 
 @dataclass(frozen=True)
@@ -84,8 +82,6 @@ def resolve(document: Document, run: Run, *, added: Mapping[str, str] | None = N
     """Resolve a valid ds_config.
 
     Args:
-        document: the config; it must load.
-        run: what it is resolved for, its target and number of GPUs known.
         added: dotted paths whose values zerokit wrote before, with the reason.
 
     Raises:
@@ -128,6 +124,7 @@ def resolve_settled(
         run.given,
         default_precision=default_precision,
         world_size=run.world_size,
+        parallelism=run.parallelism,
         ds_where=document.name,
         where=run.where,
     )
@@ -185,16 +182,19 @@ def _finish(filling: Filling) -> Resolution:
 
 def _batch_sizes(filling: Filling) -> dict[str, int]:
     config = filling.config
-    if any(config.get(key) for key in _NOT_ONLY_DATA_PARALLEL):
+    own_groups = filling.arguments.target == "deepspeed" and config.get("tensor_parallel")
+    if own_groups or any(config.get(key) for key in _NOT_ONLY_DATA_PARALLEL):
         return {}
     if any(config.get(key) == AUTO for key in (TRAIN, MICRO, STEPS)):
         return {}
-    shared = config.get("sequence_parallel_size") or 1
-    if filling.run.world_size % shared:
-        why = f"{filling.run.world_size} ranks do not divide into sequences of {shared}"
-        filling.refuse("sequence_parallel_size", why)
+    shared = filling.run.batch_group(config.get("sequence_parallel_size"))
+    ranks, left = divmod(filling.run.world_size, shared)
+    if left:
+        if filling.run.parallelism.sequence == 1:  # otherwise the script's sizes are wrong, not the ds_config
+            why = f"{filling.run.world_size} ranks do not divide into sequences of {shared}"
+            filling.refuse("sequence_parallel_size", why)
         return {}
-    computed, problem = computed_batch_sizes(config, filling.run.world_size // shared)
+    computed, problem = computed_batch_sizes(config, ranks)
     if problem is not None:
         filling.refuse(TRAIN if config.get(TRAIN) is not None else "", problem)
     return computed

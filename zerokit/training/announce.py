@@ -14,7 +14,7 @@ from zerokit.memory.bnb_4bit import packed_bytes
 from zerokit.memory.loss_chunks import chunk_tokens, saves_memory
 from zerokit.memory.settings import settings_of
 from zerokit.recipe.load import EMBEDDED
-from zerokit.training.preflight import expected_peak, own_optimizer, plain_config
+from zerokit.training.preflight import divided_states, expected_peak, own_optimizer, plain_config
 from zerokit.units import format_bytes, format_count, quantity
 
 if TYPE_CHECKING:
@@ -34,19 +34,19 @@ class ExpectedMemory(NamedTuple):
     """Of the fullest rank; on rank 0 alone."""
 
 
-def announce(
-    context: RunContext, model: PreTrainedModel, *, cuda: bool, chunked: bool = False
-) -> ExpectedMemory:
+def announce(context: RunContext, model: PreTrainedModel, *, cuda: bool, chunked: bool = False) -> ExpectedMemory:
     """Report the run and return its expected memory. `chunked`: whether the loss is in chunks."""
     whole, trained = count_parameters(model, trainable=False), count_parameters(model, trainable=True)
     group, world_size = context.group, context.group.ranks.world_size
     try:
         packed = [parameter for parameter in model.parameters() if is_packed(parameter)]
         rest = whole - sum(map(num_elements, packed))
-        states = expected_states(context.resolved.ds_config, context.args, world_size, rest, trained)
+        if context.group_place.parallelism.tensor > 1:
+            states = divided_states(context, model, trained)
+        else:
+            states = expected_states(context.resolved.ds_config, context.args, world_size, rest, trained)
         sizes = (
-            packed_bytes(num_elements(parameter), double_quant=parameter.quant_state.nested)
-            for parameter in packed
+            packed_bytes(num_elements(parameter), double_quant=parameter.quant_state.nested) for parameter in packed
         )
         states = replace(states, parameters=replace(states.parameters, packed_bytes=sum(sizes)))
     except ZerokitError as error:
@@ -56,18 +56,24 @@ def announce(
     peak = None
     if group.ranks.is_main:
         console.note(_begins(context))
+        rows = "streamed rows" if context.stream is not None else quantity(len(context.train), "row")
         console.note(
             f"{format_count(whole)} parameters, {format_count(trained)} trained, {context.precision}, "
             f"ZeRO-{context.zero_stage} on {quantity(world_size, 'rank')}; "
-            f"{_rows(context)}, {len(context.held_out or ())} held out"
+            f"{rows}, {len(context.held_out or ())} held out"
         )
         console.note(line)
         padding = context.padding and padding_line(context.padding, context.task, context.train)
         if padding:
             console.note(padding)
-        if chunked and (rows := _chunk(context, model)) is not None:
+        if (parts := context.loaded.recipe.parallel.sequence) > 1:
             console.note(
-                f"the loss is computed {rows:,} tokens at a time, to have no more logits in memory; "
+                f"sequence parallelism: {parts} ranks share the tokens of a micro batch, "
+                f"which is one row, padded to a multiple of {parts}"
+            )
+        if chunked and (tokens := _chunk(context, model)) is not None:
+            console.note(
+                f"the loss is computed {tokens:,} tokens at a time, to have no more logits in memory; "
                 "task.chunked_loss: false has it take all at once"
             )
         if cuda:
@@ -87,11 +93,6 @@ def _begins(context: RunContext) -> str:
     what = f"{what} by the {recipe}, as there is no --recipe" if recipe in EMBEDDED.values() else what
     since = "" if resume is None else f", resumed from {resume}"
     return f"trains {what}{since}; saved in {context.output_dir}"
-
-
-def _rows(context: RunContext) -> str:
-    """The number of rows of the training data."""
-    return "streamed rows" if context.stream is not None else quantity(len(context.train), "row")
 
 
 def _chunk(context: RunContext, model: PreTrainedModel) -> int | None:
@@ -138,11 +139,7 @@ def padding_line(padding: Padding, task: Task, train: Dataset) -> str | None:
 
 def count_parameters(model: PreTrainedModel, *, trainable: bool) -> int:
     """Number of whole parameters."""
-    return sum(
-        num_elements(parameter)
-        for parameter in model.parameters()
-        if parameter.requires_grad or not trainable
-    )
+    return sum(num_elements(parameter) for parameter in model.parameters() if parameter.requires_grad or not trainable)
 
 
 def is_packed(parameter: Any) -> bool:

@@ -10,6 +10,7 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from zerokit.config.base import ZERO
 from zerokit.config.load import as_error
 from zerokit.config.sections import OffloadParam
 from zerokit.distributed.group import count_gpus
+from zerokit.distributed.parallel_groups import GroupPlace
 from zerokit.distributed.ranks import read_ranks
 from zerokit.documents import Document, KeyPath, value_at
 from zerokit.errors import ConfigError, ModelError, RecipeError
@@ -33,18 +35,17 @@ from zerokit.resolving.contradictions import Resolved, resolve_for_trainer
 from zerokit.resolving.nvme_buffers import PLACE, uses_nvme_for_parameters
 from zerokit.resolving.run import Run
 from zerokit.training.optimizers import check_offloaded_optimizer, replace_fused_optimizer
+from zerokit.training.sequence_parallel import parallelism_config
+from zerokit.training.tensor_parallel import check_tensor_parallel
 from zerokit.training.trackers import BUILT_IN, trackers
 from zerokit.units import format_bytes, quantity
 from zerokit.writing.build import build_ds_config
 from zerokit.writing.named_optimizer import write_optimizer
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from transformers import PretrainedConfig, TrainingArguments
 
     from zerokit.recipe import LoadedRecipe
-    from zerokit.resolving.contradictions import Resolved
 
 # Where the Trainer's own default is not what a person who fine-tunes expects.
 _DEFAULTS: dict[str, Any] = {
@@ -58,12 +59,12 @@ _DEFAULTS: dict[str, Any] = {
 # the Trainer does not get to read.
 _ADDED_BY_RECIPE = ("no-batch-size", "lost-argument", "accelerate-without-zero", "not-plain-json")
 
-_NOT_DATA_PARALLEL = ("tensor_parallel", "pipeline", "expert_parallel", "sequence_parallel_size")
+_NOT_DATA_PARALLEL = ("pipeline", "expert_parallel", "sequence_parallel_size")
 
 DEFAULT_ZERO_STAGE = 2
 
 
-def resolve_arguments(loaded: LoadedRecipe, *, world_size: int, default_precision: str) -> Resolved:
+def resolve_arguments(loaded: LoadedRecipe, *, place: GroupPlace, default_precision: str) -> Resolved:
     """Check the recipe's training keys and ds_config, and settle them with each other.
 
     Args:
@@ -76,7 +77,7 @@ def resolve_arguments(loaded: LoadedRecipe, *, world_size: int, default_precisio
     document, settled = write_optimizer(_ds_document(loaded), loaded)
     checked = check_without_imports(settled.recipe.training, settled.origins)
     training = {key: value for key, value in checked.items() if value is not None or key not in _DEFAULTS}
-    _check_ds_config(document, loaded, world_size, named=settled is not loaded)
+    _check_ds_config(document, loaded, place, named=settled is not loaded)
     ds_config, ds_where = load_ds_config(document).dump(), document.name
     at = loaded.where("training", "optim") if "optim" in loaded.recipe.training else ds_where
     optim = str(training.get("optim", TRAINER_DEFAULTS["optim"]))
@@ -84,11 +85,13 @@ def resolve_arguments(loaded: LoadedRecipe, *, world_size: int, default_precisio
     if (instead := replace_fused_optimizer(ds_config, where=at)) is not None and read_ranks().is_main:
         console.note(instead)
     _spread_precision(loaded, training, ds_config, ds_where)
+    check_tensor_parallel(ds_config, loaded, partial(ds_config_place, loaded))
     return resolve_for_trainer(
         ds_config,
         {**_DEFAULTS, **training},
         default_precision=default_precision,
-        world_size=world_size,
+        world_size=place.world_size,
+        parallelism=place.parallelism,
         ds_where=ds_where,
         where=lambda name: loaded.where(*recipe_path(name, loaded)),
     )
@@ -110,7 +113,7 @@ def _ds_document(loaded: LoadedRecipe) -> Document:
     return Document(source, loaded.where("deepspeed"), positions)
 
 
-def _check_ds_config(document: Document, loaded: LoadedRecipe, world_size: int, *, named: bool) -> None:
+def _check_ds_config(document: Document, loaded: LoadedRecipe, place: GroupPlace, *, named: bool) -> None:
     """Check the ds_config like ``zerokit check --target trainer``, except for keys that the recipe adds
     (ConfigError).
 
@@ -123,11 +126,12 @@ def _check_ds_config(document: Document, loaded: LoadedRecipe, world_size: int, 
             return loaded.where("training", "optim")
         return _place(path, document, loaded)
 
-    report = check_document(document, Run(target="trainer", cluster=Cluster(world_size)))
+    run = Run(target="trainer", cluster=Cluster(place.world_size), parallelism=place.parallelism)
+    report = check_document(document, run)
     problems = [problem for problem in report.findings if problem.rule not in _ADDED_BY_RECIPE]
     errors = [problem for problem in problems if problem.severity == "error"]
     if errors:
-        options = ["--target", "trainer", "--num-gpus", str(world_size)]
+        options = ["--target", "trainer", "--num-gpus", str(place.world_size)]
         recipe = loaded.origins.document.name
         if Path(recipe).is_file():
             options += ["--recipe", recipe]
@@ -135,9 +139,7 @@ def _check_ds_config(document: Document, loaded: LoadedRecipe, world_size: int, 
     for key in _NOT_DATA_PARALLEL:
         if document.data.get(key) not in (None, 1):
             raise ConfigError(
-                "divides the model in a way that zerokit train does not run",
-                where=where((key,)),
-                hint="Remove it",
+                "divides the model in a way that zerokit train does not run", where=where((key,)), hint="Remove it"
             )
 
 
@@ -146,7 +148,7 @@ def _place(path: KeyPath, document: Document, loaded: LoadedRecipe) -> str:
     return loaded.where("deepspeed", *path) if inline else document.where(path)
 
 
-def ds_config_place(path: KeyPath, loaded: LoadedRecipe) -> str:
+def ds_config_place(loaded: LoadedRecipe, path: KeyPath) -> str:
     """The place of a key of the recipe's ds_config, for an error."""
     return _place(path, _ds_document(loaded), loaded)
 
@@ -209,7 +211,7 @@ _NEED_HELD_OUT_DATA = (
 
 
 def build_arguments(
-    resolved: Resolved, loaded: LoadedRecipe, *, use_cpu: bool, evaluate: bool
+    resolved: Resolved, loaded: LoadedRecipe, place: GroupPlace, *, use_cpu: bool, evaluate: bool
 ) -> TrainingArguments:
     """Make the TrainingArguments, which registers the ds_config with transformers. Raises RecipeError for
     wrong values.
@@ -245,6 +247,8 @@ def build_arguments(
     if (batch := keys.get("per_device_train_batch_size")) is not None:
         keys.setdefault("per_device_eval_batch_size", batch)
     _use_new_names(keys)
+    if place.parallelism.sequence > 1:
+        keys["parallelism_config"] = parallelism_config(place)
     keys["report_to"] = [name for name in trackers(loaded) if name not in BUILT_IN]
     # zerokit prints its own progress.
     keys.setdefault("disable_tqdm", True)
@@ -378,16 +382,12 @@ def size_nvme_buffers(
     fewest = buffers.least_count(held) if recomputes else 0
     for key, least, why in (
         ("buffer_count", fewest, f"a layer has {fewest} large parameters, all in use at once"),
-        (
-            "buffer_size",
-            buffers.least_size,
-            f"a rank's share of {buffers.largest.name} has {buffers.size:,} elements",
-        ),
+        ("buffer_size", buffers.least_size, f"a rank's share of {buffers.largest.name} has {buffers.size:,} elements"),
     ):
         if section.get(key, least) < least:
             raise ConfigError(
                 f"{section[key]:,} does not do: {why}",
-                where=ds_config_place((*PLACE, key), loaded),
+                where=ds_config_place(loaded, (*PLACE, key)),
                 hint="Remove it: zerokit train goes by the model",
             )
     resolved = resolved.with_nvme_buffers(model, world_size)

@@ -20,11 +20,37 @@ from transformers import TrainingArguments
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from zerokit.distributed.group import RankGroup
+from zerokit.distributed.parallel_groups import GroupPlace
 from zerokit.errors import ZerokitError
+from zerokit.patches import Patch, wrap
 from zerokit.training.datasets import Places, name_examples
 from zerokit.training.packing import Layout, can_arrange, lengths_of
 from zerokit.training.streaming import MicroBatch, Stream, StreamOfRank, write_position
 from zerokit.training.tasks.task import Collator, Task
+
+_DATA_LOADERS = Patch(
+    "accelerate.accelerator", "prepare_data_loader", "have the ranks of a group read the same batches"
+)
+
+
+_shared: list[GroupPlace] = []
+"""The place of the current run, if the ranks of a group share batches."""
+
+
+def share_batches(place: GroupPlace) -> None:
+    """Have accelerate's data loaders give the ranks of a group the same batches, also to evaluate.
+
+    Each run of a process calls it, also without groups.
+    """
+    _shared[:] = [place] if place.parallelism.group_size > 1 else []
+
+    def prepare(original: Any, loader: Any, device: Any, **given: Any) -> Any:
+        for place in _shared:
+            given |= {"num_processes": place.data_ranks, "process_index": place.data_rank, "torch_device_mesh": None}
+        return original(loader, device, **given)
+
+    if _shared:
+        wrap(_DATA_LOADERS, prepare)
 
 
 class FilledDataset(TorchDataset[dict[str, Any]]):
@@ -61,7 +87,6 @@ class BlanksLastSampler(Sampler[int]):
     The order depends only on the seed and the epoch, so a resumed run continues it.
 
     Args:
-        layout: how to distribute the examples of a step over micro batches; None keeps the order.
         grouped: examples of a step if they have similar lengths (`group_by_length`); else None.
     """
 
@@ -118,16 +143,22 @@ class BatchSource:
     """Where the run is in its data; None leaves it to the Trainer."""
 
     def __init__(
-        self, group: RankGroup, args: TrainingArguments, task: Task, examples: Any, places: Places
+        self,
+        group: RankGroup,
+        args: TrainingArguments,
+        task: Task,
+        examples: Any,
+        places: Places,
+        group_place: GroupPlace,
     ) -> None:
-        self._group, self._args, self._places = group, args, places
+        self._group, self._args, self._places, self._group_place = group, args, places, group_place
         self.dataset = examples
         arranges = can_arrange(args)
         batch = args.per_device_train_batch_size
         if hasattr(examples, "__len__") and (arranges or task.needs_reference):
-            self.dataset = FilledDataset(examples, batch * args.world_size if arranges else 1, task.blank())
+            self.dataset = FilledDataset(examples, batch * group_place.data_ranks if arranges else 1, task.blank())
             if arranges:
-                step = batch * args.gradient_accumulation_steps * args.world_size
+                step = batch * args.gradient_accumulation_steps * group_place.data_ranks
                 self.sampler = BlanksLastSampler(
                     self.dataset,
                     shuffle=args.train_sampling_strategy == "random",
@@ -157,20 +188,17 @@ class BatchSource:
         return taken
 
     def name_batch(self, rank: int, micro: int, step: int) -> str:
-        """The examples of a micro batch; an empty string on ranks that do not look them up.
-
-        Args:
-            micro: number of the batch in the step.
-            step: number of steps before this one.
-        """
+        """The examples of a micro batch; an empty string on ranks that do not look them up."""
         if self.sampler is None or not self._group.ranks.is_main:
             return ""
-        args = self._args
+        args, ranks = self._args, self._group_place.data_ranks
         size, accumulation = args.per_device_train_batch_size, args.gradient_accumulation_steps
         # accelerate deals batches out to ranks in turn (`BatchSamplerShard`). The last step of an epoch may
         # have fewer.
-        steps_per_epoch = math.ceil(len(self.sampler) / (size * args.world_size * accumulation))
-        batch = (step % steps_per_epoch * accumulation + micro) * args.world_size + rank
+        steps_per_epoch = math.ceil(len(self.sampler) / (size * ranks * accumulation))
+        batch = (
+            step % steps_per_epoch * accumulation + micro
+        ) * ranks + rank // self._group_place.parallelism.group_size
         rows = list(self.sampler)[batch * size : (batch + 1) * size]
         rows = [row for row in rows if row < self.sampler.num_examples]
         return name_examples(rank, rows, self._places)
@@ -191,19 +219,20 @@ class StreamSource(BatchSource):
         stream: Stream,
         collator: Collator,
         places: Places,
+        group_place: GroupPlace,
     ) -> None:
         batch, accumulation = args.per_device_train_batch_size, args.gradient_accumulation_steps
         examples = StreamOfRank(
             stream,
-            rank=args.process_index,
-            ranks=args.world_size,
+            rank=group_place.data_rank,
+            ranks=group_place.data_ranks,
             batch_size=batch,
             accumulation=accumulation,
-            layout=task.layout(batch, batch * accumulation * args.world_size),
+            layout=task.layout(batch, batch * accumulation * group_place.data_ranks),
             blank=task.blank(),
             collator=collator,
         )
-        super().__init__(group, args, task, examples, places)
+        super().__init__(group, args, task, examples, places, group_place)
         self._next_step = stream.begin
         """Where the step after this one begins."""
         self._numbers: list[list[int]] = []

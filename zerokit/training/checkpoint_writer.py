@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial, wraps
@@ -86,13 +85,11 @@ class CheckpointWriter:
         """Returns why the checkpoint is incomplete, the same on every rank; None if it is complete."""
         self.problems.clear()
         # No rank writes before each has a folder to write to: there may be a link in its place.
-        problems = self._group.gather_objects(self._make_folder())
-        if problem := next((problem for problem in problems if problem is not None), None):
+        if (problem := self._group.first(self._make_folder())) is not None:
             return problem
         with self.problems.collect():  # from here on, an error must not make another rank wait
             write(unfinished_path(saved))
-        problems = self._group.gather_objects(next(iter(self.problems), None))
-        problem = next((problem for problem in problems if problem is not None), None)
+        problem = self._group.first(next(iter(self.problems), None))
         if problem is not None or not self._group.policy.writes_files:
             return problem
         return publish(self._group, unfinished_path(saved), saved)
@@ -113,11 +110,7 @@ class CheckpointWriter:
         return None
 
     def write_weights(self, folder: Path, write: Callable[[str], None]) -> None:
-        """Write weights to `folder`, or to the first of :attr:`other_places` that accepts them.
-
-        Args:
-            write: writes all files into a folder; it must not communicate.
-        """
+        """Write weights to `folder`, or to the first of :attr:`other_places` that accepts them."""
         for place in (folder, *self.other_places):
             num_problems = len(self.problems)
             with self.problems.collect():
@@ -156,10 +149,8 @@ def publish(group: RankGroup, written: Path, saved: Path) -> str | None:
 def seal(group: RankGroup, folder: Path) -> str | None:
     """Flush a checkpoint and write ``SHA256SUMS``; returns why it is incomplete, or None, on every rank."""
     names = group.broadcast_object(files_of(folder) if group.ranks.is_main else [])
-    if group.ranks.local_world_size < group.ranks.world_size:
-        problem = _unseen(group, folder, names)
-        if problem is not None:
-            return problem
+    if blind := group.unseeing_host(lambda: all((folder / name).exists() for name in names)):
+        return f"{blind} does not see it: training.output_dir must be on a disk that all machines share"
     parts = group.gather_objects(_synced_sums(folder, group.share(names)))
     problem = next((part for part in parts if isinstance(part, str)), None if names else "it was removed")
     if problem is not None:
@@ -168,13 +159,6 @@ def seal(group: RankGroup, folder: Path) -> str | None:
         whole = {name: digest for part in parts if not isinstance(part, str) for name, digest in part.items()}
         problem = _write_sums(folder, whole)
     return group.broadcast_object(problem)
-
-
-def _unseen(group: RankGroup, folder: Path, names: list[str]) -> str | None:
-    """An error about a machine that does not see the files of rank 0, the same on every rank; or None."""
-    sees = all((folder / name).exists() for name in names)
-    blind = next(filter(None, group.gather_objects("" if sees else socket.gethostname())), None)
-    return blind and f"{blind} does not see it: training.output_dir must be on a disk that all machines share"
 
 
 def _write_sums(folder: Path, sums: dict[str, str]) -> str | None:
@@ -216,10 +200,7 @@ def _why(error: OSError | ZerokitError) -> str:
 
 _PURPOSE = "outlive a full disk"
 _WRITES = declare(
-    "deepspeed.runtime.checkpoint_engine.checkpoint_engine:CheckpointEngine",
-    "save",
-    "makedirs",
-    purpose=_PURPOSE,
+    "deepspeed.runtime.checkpoint_engine.checkpoint_engine:CheckpointEngine", "save", "makedirs", purpose=_PURPOSE
 )
 _SAVES = Patch("deepspeed.runtime.engine:DeepSpeedEngine", "save_checkpoint", _PURPOSE)
 _COPIES = Patch("deepspeed.runtime.engine:DeepSpeedEngine", "_copy_recovery_script", _PURPOSE)

@@ -24,6 +24,7 @@ from torch.utils import _pytree
 
 from zerokit.memory.loss_chunks import chunk_tokens, saves_memory
 from zerokit.training.examples import IGNORED
+from zerokit.training.row_tiles import OfRows, RowTiles
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, TrainingArguments
@@ -103,6 +104,7 @@ def chunk_the_loss(model: PreTrainedModel, note: Callable[[str], object] | None 
         labels, request = kwargs.get("labels"), _request.get()
         if request is not None:
             labels = request.labels
+        output.head = owner._modules[name] or head  # which AutoTP replaces when the engine is made
         if labels is not None and output.saves(labels.numel(), getattr(head, "in_features", 0)):
             vars(owner)[name] = output  # found before the module of that name, which stays where it is
 
@@ -121,6 +123,7 @@ class _Output:
 
     def __init__(self, head: torch.nn.Module, note: Callable[[str], object] | None) -> None:
         self.head = head
+        self.out_features = int(head.out_features)  # type: ignore[arg-type]
         self._note = note
         self._used: list[Tensor] | None = None
 
@@ -132,7 +135,7 @@ class _Output:
 
     def saves(self, tokens: int, hidden: int) -> bool:
         """Whether chunks take less memory than all logits in the current pass."""
-        vocabulary = int(self.head.out_features)  # type: ignore[arg-type]
+        vocabulary = self.out_features
         return saves_memory(tokens, vocabulary, hidden=hidden, trained=self.is_trained())
 
     def note_all(self) -> None:
@@ -146,28 +149,24 @@ class _Output:
 
     def is_trained(self) -> bool:
         """Whether the current pass needs gradients of the matrix."""
-        return torch.is_grad_enabled() and any(
-            parameter.requires_grad for parameter in self.head.parameters()
-        )
+        return torch.is_grad_enabled() and any(parameter.requires_grad for parameter in self.head.parameters())
 
-    def loss(
-        self, hidden: Tensor, labels: Tensor, of_logits: OfTokens, made: type[Sum] | type[Each]
-    ) -> Tensor:
+    def loss(self, hidden: Tensor, labels: Tensor, of_logits: OfTokens, made: type[Sum] | type[RowTiles]) -> Tensor:
         """The losses of (tokens, h) hidden states, by one call of the matrix."""
         own = vars(self.head)
         usual, overridden = self.head.forward, own.get("forward")
 
         def forward(hidden: Tensor) -> Tensor:
-            def of_hidden(hidden: Tensor, labels: Tensor) -> Tensor:
-                return of_logits(usual(hidden), labels)
+            def of_rows(hidden: Tensor, rows: slice) -> Tensor:
+                return of_logits(usual(hidden), labels[rows])
 
             used: list[Tensor] = []
             if torch.is_grad_enabled():
                 if self._used is None:
-                    self._used = list(leaves(of_hidden(hidden[:1].detach(), labels[:1])))
+                    self._used = list(leaves(of_rows(hidden[:1].detach(), slice(1))))
                 used = self._used
             rows = chunk_tokens(int(self.head.out_features))  # type: ignore[arg-type]
-            loss: Tensor = made.apply(of_hidden, rows, hidden, labels, *used)  # type: ignore[no-untyped-call]
+            loss: Tensor = made.apply(of_rows, rows, hidden, *used)  # type: ignore[no-untyped-call]
             return loss
 
         own["forward"] = forward
@@ -218,7 +217,7 @@ class _Pending(Tensor):
     @classmethod
     def of(cls, call: _Call) -> _Pending:
         """The logits of a call of the matrix."""
-        shape = (*call.hidden.shape[:-1], call.output.head.out_features)
+        shape = (*call.hidden.shape[:-1], call.output.out_features)
         like = torch.empty(shape, dtype=call.hidden.dtype, device="meta")
         return cls._make(like, call, call.hidden, (), None)
 
@@ -257,7 +256,7 @@ class _Pending(Tensor):
 
         self.call.is_chunked = True
         hidden = self.rows[:, :-1][is_target]
-        losses = self.call.output.loss(hidden, labels[is_target], of_logits, Each)
+        losses = self.call.output.loss(hidden, labels[is_target], of_logits, RowTiles)
         sums = torch.zeros(len(labels), dtype=losses.dtype, device=losses.device)
         return sums.index_add(0, is_target.nonzero()[:, 0], -losses)
 
@@ -323,9 +322,7 @@ class _Pending(Tensor):
             for do in self.each:
                 logits = do(logits)
             smoothing = options["label_smoothing"]
-            return cross_entropy(
-                logits, labels, ignore_index=ignored, reduction="sum", label_smoothing=smoothing
-            )
+            return cross_entropy(logits, labels, ignore_index=ignored, reduction="sum", label_smoothing=smoothing)
 
         self.call.is_chunked = True
         loss = self.call.output.loss(self.rows, labels, of_logits, Sum)
@@ -351,7 +348,7 @@ def _keeps_last(index: Any, ndim: int) -> bool:
 
 
 OfTokens = Callable[[Tensor, Tensor], Tensor]
-"""Hidden states (tokens, h) and labels (tokens,) -> the sum of the losses, or all losses (tokens,)."""
+"""Logits (tokens, V) and labels (tokens,) -> the sum of the losses, or all losses (tokens,)."""
 
 
 def leaves(result: Tensor) -> Iterator[Tensor]:
@@ -371,11 +368,9 @@ class Sum(torch.autograd.Function):
     """A sum of losses, and with it its gradients, in chunks of tokens."""
 
     @staticmethod
-    def forward(
-        ctx: Any, loss_of: OfTokens, rows: int, hidden: Tensor, labels: Tensor, *used: Tensor
-    ) -> Tensor:
+    def forward(ctx: Any, loss_of: OfRows, rows: int, hidden: Tensor, *used: Tensor) -> Tensor:
         """With `used`, the parameters that the loss depends on in addition to the hidden states."""
-        is_wanted = [ctx.needs_input_grad[2], *ctx.needs_input_grad[4:]]
+        is_wanted = ctx.needs_input_grad[2:]
         of_hidden = torch.empty_like(hidden) if is_wanted[0] else None
         of_used: list[Tensor] = []
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
@@ -383,7 +378,7 @@ class Sum(torch.autograd.Function):
             part = slice(start, start + rows)
             chunk = hidden[part].detach().requires_grad_(is_wanted[0])
             with torch.set_grad_enabled(any(is_wanted)):
-                loss = loss_of(chunk, labels[part])
+                loss = loss_of(chunk, part)
             total += loss.detach()
             if not any(is_wanted):
                 continue
@@ -407,49 +402,4 @@ class Sum(torch.autograd.Function):
         del ctx.gradients
         if of_hidden is not None:
             of_hidden *= scale
-        return None, None, of_hidden, None, *(gradient.mul_(scale) for gradient in of_used)
-
-
-class Each(torch.autograd.Function):
-    """All losses; the backward pass, which knows their weights, computes the gradients."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, loss_of: OfTokens, rows: int, hidden: Tensor, labels: Tensor, *used: Tensor
-    ) -> Tensor:
-        """With `used`, the parameters that the losses depend on in addition to the hidden states."""
-        ctx.save_for_backward(hidden, labels, *used)
-        ctx.loss_of, ctx.rows = loss_of, rows
-        device = hidden.device.type
-        ctx.autocast = (device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device))
-        return torch.cat([loss_of(hidden[part], labels[part]) for part in _parts(hidden, rows)])
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, worth: Tensor) -> tuple[Tensor | None, ...]:
-        """`worth`: gradient of each loss, (tokens,)."""
-        hidden, labels, *used = ctx.saved_tensors
-        wants_hidden, wanted = ctx.needs_input_grad[2], ctx.needs_input_grad[4:]
-        used = [parameter for parameter, wants in zip(used, wanted, strict=True) if wants]
-        of_hidden = torch.empty_like(hidden) if wants_hidden else None
-        of_used = [torch.zeros_like(parameter, dtype=torch.float32) for parameter in used]
-        device, dtype, is_on = ctx.autocast
-        for part in _parts(hidden, ctx.rows):
-            chunk = hidden[part].detach().requires_grad_(wants_hidden)
-            with torch.enable_grad(), torch.autocast(device, dtype, is_on):
-                losses = ctx.loss_of(chunk, labels[part])
-            found = list(
-                torch.autograd.grad(losses, [*([chunk] if wants_hidden else []), *used], worth[part])
-            )
-            del losses
-            if of_hidden is not None:
-                of_hidden[part] = found.pop(0)
-            for gradient, of_chunk in zip(of_used, found, strict=True):
-                gradient += of_chunk
-        rest = iter(of_used)
-        return None, None, of_hidden, None, *(next(rest) if wants else None for wants in wanted)
-
-
-def _parts(hidden: Tensor, rows: int) -> list[slice]:
-    """Slices of the tokens, at least one: without tokens, gradients are 0, not None."""
-    return [slice(start, start + rows) for start in range(0, max(len(hidden), 1), rows)]
+        return None, None, of_hidden, *(gradient.mul_(scale) for gradient in of_used)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
-from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -64,7 +62,6 @@ class Examples:
 
     @property
     def columns(self) -> list[str]:
-        """Column names."""
         return self.dataset.columns
 
     @property
@@ -79,7 +76,6 @@ class Examples:
         return place_of(self.source, row, where=self.where, split=self.split)
 
     def first(self, count: int) -> RowDataset:
-        """The first `count` examples."""
         if not isinstance(self.dataset, ExampleStream):
             return self.dataset.first(count)
         from zerokit.data.row_dataset import RowDataset
@@ -113,7 +109,6 @@ def load_datasets(
     """Training and held-out examples. DataError if they are missing or malformed.
 
     Args:
-        seed: of the held-out share.
         contents: from :func:`digest_sources`; None computes them.
     """
     data = loaded.recipe.data
@@ -139,11 +134,7 @@ def load_datasets(
 
 
 def _held_out(
-    loaded: LoadedRecipe,
-    source: str | list[str],
-    where: str,
-    split: str,
-    contents: Mapping[Path, FileContent],
+    loaded: LoadedRecipe, source: str | list[str], where: str, split: str, contents: Mapping[Path, FileContent]
 ) -> Examples:
     """Held-out examples that the recipe names. DataError if they are also trained on by accident."""
     data = loaded.recipe.data
@@ -179,9 +170,7 @@ _MOST_EXAMPLES = 500_000
 """Most examples to compare, which takes seconds."""
 
 
-def duplicates_line(
-    train: Examples, held_out: Examples | None, loaded: LoadedRecipe, task: Task
-) -> str | None:
+def duplicates_line(train: Examples, held_out: Examples | None, loaded: LoadedRecipe, task: Task) -> str | None:
     """A warning about held-out examples that are also trained on; None without any, or unchecked."""
     data = loaded.recipe.data
     if held_out is None or held_out.also_trained or data.streaming:
@@ -217,28 +206,9 @@ def _hashes(examples: RowDataset, columns: Collection[str]) -> Iterator[int]:
 
 
 _MOST_NAMED = 8
-MAX_SEARCH_SECONDS = 30.0
-"""Limit of a search. All ranks wait for it."""
 
 Places = Callable[[Sequence[int]], list[str]]
-"""Numbers of sequences -> file and line of each; empty if sequences are packed, or not found in time."""
-
-
-def find_places(numbers: Iterator[int], place: Callable[[int], str]) -> Places:
-    """Places of sequences, by the `numbers` of their examples, found by reading the data set once."""
-    taken = array("q")
-
-    def places(rows: Sequence[int]) -> list[str]:
-        until = time.monotonic() + MAX_SEARCH_SECONDS
-        last = max(rows, default=-1)
-        while len(taken) <= last and time.monotonic() < until:
-            number = next(numbers, None)
-            if number is None:
-                break
-            taken.append(number)
-        return [place(taken[row]) for row in rows] if len(taken) > last else []
-
-    return places
+"""Numbers of sequences -> file and line of each; empty if sequences are packed."""
 
 
 def number_examples(rows: Sequence[int]) -> list[str]:

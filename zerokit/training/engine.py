@@ -30,15 +30,10 @@ _DEFAULTS = Patch(
 )
 
 
-class _Defaults(cached_property[Any]):
-    """Defaults of the optimizer inside DeepSpeed's. A later release may set the attribute."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda optimizer: optimizer.optimizer.defaults)
-        self.attrname = _DEFAULTS.name
-
-
-put(_DEFAULTS, _Defaults())
+_of_inner = cached_property[Any](lambda optimizer: optimizer.optimizer.defaults)
+"""Defaults of the optimizer inside DeepSpeed's. A later release may set the attribute."""
+_of_inner.__set_name__(object, _DEFAULTS.name)
+put(_DEFAULTS, _of_inner)
 
 
 def exclude_timer_from_compile(engine: Any) -> None:
@@ -135,9 +130,7 @@ def read_parameters_once() -> None:
 
 
 def _read_each_once(swap_in: Any, swapper: Any, params: Any, *given: Any, **named: Any) -> Any:
-    return swap_in(
-        swapper, list({parameter.ds_id: parameter for parameter in params}.values()), *given, **named
-    )
+    return swap_in(swapper, list({parameter.ds_id: parameter for parameter in params}.values()), *given, **named)
 
 
 def _forget(clear: Any, coordinator: Any) -> None:

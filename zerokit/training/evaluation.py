@@ -10,18 +10,16 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from zerokit.checkpoint.adapter_names import ADAPTER_CONFIG
-from zerokit.checkpoint.model_files import read_config
+from zerokit.checkpoint.adapter_names import find_adapter, read_adapter
 from zerokit.checkpoint.source import check_files, check_weights
 from zerokit.distributed.cores import share_threads
-from zerokit.distributed.group import RankGroup, check_launch, count_gpus, run_on_all_ranks
+from zerokit.distributed.group import RankGroup, count_gpus, run_on_all_ranks
 from zerokit.distributed.libraries import set_up_libraries
 from zerokit.documents import Document, KeyPath, read_document, replace_nonfinite
 from zerokit.errors import ModelError, RecipeError
-from zerokit.extras import require
 from zerokit.generation.output import claim_stdout
 from zerokit.recipe.load import LoadedRecipe, load_recipe
-from zerokit.training.main import check_recipe_quickly
+from zerokit.training.main import check_recipe_quickly, read_recipe
 from zerokit.training.report import REPORT_FILE
 
 if TYPE_CHECKING:
@@ -41,13 +39,7 @@ _TOKEN_TASKS = ("causal_lm", "seq2seq")
 
 
 def main(
-    model: str,
-    data: str,
-    recipe: Path | None,
-    overrides: Sequence[str],
-    *,
-    stuck_after: float,
-    **options: Any,
+    model: str, data: str, recipe: Path | None, overrides: Sequence[str], *, stuck_after: float, **options: Any
 ) -> int:
     """Run on this rank; returns the exit code. Only the metrics (rank 0) go to stdout."""
     with claim_stdout() as results:
@@ -74,16 +66,7 @@ def evaluate(
     results: IO[str],
 ) -> None:
     """Load the model, measure it, and print the metrics. ZerokitError on every rank for bad input."""
-
-    def read() -> LoadedRecipe:
-        loaded = recipe_for(model, data, recipe, overrides)
-        require("train", where="zerokit evaluate")
-        if group.ranks.is_node_main:
-            check_recipe_quickly(loaded)
-        check_launch(group.ranks)
-        return loaded
-
-    loaded = group.together(read)
+    loaded = read_recipe(group, partial(recipe_for, model, data, recipe, overrides), "zerokit evaluate")
     if group.policy.uses_this_machine:
         share_threads(group.ranks)
     set_up_libraries(group.ranks)
@@ -101,14 +84,14 @@ def evaluate(
     task: Any = context.task
     if hasattr(task, "measures_accuracy"):
         task = context.task = replace(task, measures_accuracy=True)
-    adapter = _adapter_of(model)
+    adapter = find_adapter(model)
     if task.needs_reference and adapter is None:
         raise RecipeError(
             f"{task.section.type} compares a model with the one that it started from, which is not known",
             where=model,
             hint="Evaluate an adapter, or name the data as data.eval when you train",
         )
-    tokenized = tokenize_reported(context, context.examples, "evaluation")
+    tokenized = tokenize_reported(context, context.examples, "evaluation").dataset
     tokenized = group.node_main_first(lambda: task.with_fixed_targets(tokenized, context.tokenizer))
     network = group.together(partial(_load, context, adapter))
     evaluator = Evaluator(task, lambda total: torch.stack(group.gather_objects(total)).sum(0))
@@ -152,23 +135,14 @@ def recipe_for(model: str, data: str, recipe: Path | None, overrides: Sequence[s
     sections["model"] = {key: own[key] for key in own if key not in _OF_MODEL} | {"path": model}
     sections["data"] = {key: source[key] for key in source if key not in _OF_SOURCE}
     sections["data"] |= {"train": data, "eval_fraction": 0.0}
-    if (adapter := _adapter_of(model)) is not None:
-        settings = read_config(adapter / ADAPTER_CONFIG)
-        sections["peft"] = {"type": str(settings.get("peft_type", "lora")).lower()}
-        base = settings.get("base_model_name_or_path")
-        if not isinstance(base, str) or not base:
-            raise ModelError("does not name its model", where=model, hint="Give it: --model.path MODEL")
-        sections["model"]["path"] = base
+    if (adapter := find_adapter(model)) is not None:
+        kind, sections["model"]["path"] = read_adapter(adapter, hint="Give it: --model.path MODEL")
+        sections["peft"] = {"type": kind.lower()}
         if any(adapter.glob("tokenizer*")):
             sections["model"]["tokenizer"] = str(adapter)
     loaded = load_recipe(Document(sections, name), overrides)
     arguments: dict[KeyPath, str] = {("data", "train"): data, ("model", "path"): model}
     return replace(loaded, origins=replace(loaded.origins, arguments=arguments))
-
-
-def _adapter_of(model: str) -> Path | None:
-    folder = Path(model).expanduser()
-    return folder if (folder / ADAPTER_CONFIG).is_file() else None
 
 
 def _load(context: RunContext, adapter: Path | None) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,21 +30,29 @@ class Evaluator:
         self,
         engine: Any,
         model: Any,
-        batches: Iterable[dict[str, Any]],
+        batches: Iterable[Mapping[str, Any]],
         tokenizer: PreTrainedTokenizerBase | Any,
+        *,
+        scored_batches: int | None = None,
     ) -> tuple[dict[str, float], int]:
-        """The loss and the metrics, and the number of batches of this rank."""
+        """The loss and the metrics, and the number of batches of this rank.
+
+        Args:
+            scored_batches: the first batches, of which metrics beside the loss are measured; None for all.
+        """
         total = torch.zeros(2, dtype=torch.float64)  # sum of losses, their number, then scores
         num_batches = 0
         for inputs in batches:
             num_batches += 1
             with torch.no_grad():
                 loss, output = self._task.loss(engine, inputs)
-                scores = self._task.scores(output, inputs, model, tokenizer)
-            sums = torch.tensor(
-                [float(loss), int(self._task.num_targets(inputs)), *scores], dtype=torch.float64
-            )
-            total = sums if num_batches == 1 else total + sums
+                is_scored = scored_batches is None or num_batches <= scored_batches
+                scores = self._task.scores(output, inputs, model, tokenizer) if is_scored else ()
+            sums = torch.tensor([float(loss), int(self._task.num_targets(inputs)), *scores], dtype=torch.float64)
+            if num_batches == 1:
+                total = sums
+            else:
+                total[: len(sums)] += sums
             del output  # the logits need much memory, and the next batch makes its own
         total = self._sum_over_ranks(total)
         metrics = {"loss": float(total[0] / total[1]), **self._task.metrics(total[2:].tolist())}

@@ -38,6 +38,12 @@ class Tokenized:
     """Examples cut to the longest sequence."""
     num_joined: int = 0
     """Examples with a token of which :attr:`Encoded.joins_prompt` is true."""
+    numbers: Dataset | None = None
+    """Number of the example of each sequence; None if sequences are packed."""
+
+    def example_of(self, sequence: int) -> int | None:
+        """Number of the example of a sequence; None if sequences are packed."""
+        return None if self.numbers is None else int(self.numbers[sequence][_EXAMPLE])
 
     @property
     def num_left_out(self) -> int:
@@ -72,6 +78,11 @@ class UnusableError(DataError):
 
     index = 0
     """Its number in the data set, from 0."""
+
+    def __init__(
+        self, message: str, *, where: str | None = None, hint: str | None = "Fix or remove that example"
+    ) -> None:
+        super().__init__(message, where=where, hint=hint)
 
     def found_at(self, place: str) -> DataError:
         """The error with the place of the example."""
@@ -124,17 +135,9 @@ _IS_CUT, _REASON, _EXAMPLE, _JOINS = "is_cut", "left_out_reason", "example", "jo
 
 @report_full_disk()
 def tokenize(
-    examples: RowDataset,
-    encoder: Encoder,
-    *,
-    seq_len: int,
-    where: str,
-    place: Callable[[int], str] | None = None,
+    examples: RowDataset, encoder: Encoder, *, seq_len: int, where: str, place: Callable[[int], str] | None = None
 ) -> Tokenized:
     """Turn examples into features of at most `seq_len` tokens.
-
-    Args:
-        place: returns the place of an example, by its number from 0.
 
     Raises:
         DataError: a wrong value, a chat that the template cannot render, or no token to train on.
@@ -143,9 +146,7 @@ def tokenize(
     def at(index: int) -> str:
         return place(index) if place is not None else f"{where}, example {index + 1}"
 
-    code = digest_of(
-        [code_digest("data"), code_digest("training"), package_versions(), version("tokenizers")]
-    )
+    code = digest_of([code_digest("data"), code_digest("training"), package_versions(), version("tokenizers")])
     try:
         tokenized = examples.table.map(
             _BatchEncoder(encoder, examples.decode, code),
@@ -162,6 +163,7 @@ def tokenize(
     joined = encoder.packed_len is not None and not encoder.apart and _enough_to_pack(tokenized)
     if not joined:
         tokenized = tokenized.filter(operator.not_, input_columns=_REASON, desc="Filtering")
+    numbers = tokenized.select_columns([_EXAMPLE]) if encoder.packed_len is None else None
     tokenized = tokenized.remove_columns([_IS_CUT, _REASON, _EXAMPLE, _JOINS])
     if encoder.packed_len is not None and (joined or encoder.apart) and len(tokenized):
         tokenized = _pack(tokenized, joined_texts if joined else packed_rows, encoder.packed_len)
@@ -172,7 +174,7 @@ def tokenize(
             where=where,
             hint="Raise task.seq_len, or check the data" if num_cut else "Check the data",
         )
-    return Tokenized(tokenized, {} if joined else left_out, num_cut, num_joined)
+    return Tokenized(tokenized, {} if joined else left_out, num_cut, num_joined, numbers)
 
 
 def _left_out(tokenized: Dataset, at: Callable[[int], str]) -> dict[str, LeftOut]:
@@ -197,9 +199,9 @@ def text_of(example: dict[str, Any], column: str) -> str:
     """The text in a column; UnusableError if there is none."""
     value = example[column]
     if value is None:  # datasets fills in what an example lacks
-        raise UnusableError(f"'{column}' is absent or null", hint="Fix or remove that example")
+        raise UnusableError(f"'{column}' is absent or null")
     if not isinstance(value, str):
-        raise UnusableError(f"'{column}' is {value_kind(value)}, not text", hint="Fix or remove that example")
+        raise UnusableError(f"'{column}' is {value_kind(value)}, not text")
     return value
 
 

@@ -23,8 +23,9 @@ from zerokit.distributed.group import RankGroup
 from zerokit.documents import printable
 from zerokit.errors import RecipeError, ZerokitError, collect_errors, raise_together
 from zerokit.recipe import LoadedRecipe
+from zerokit.tables import table_of
 from zerokit.training.identity import read_identity
-from zerokit.training.report import CSV_FILE, METRICS_FILE, REPORT_FILE
+from zerokit.training.report import CSV_FILE, METRICS_FILE, REPORT_FILE, SAMPLES_FILE
 from zerokit.training.trackers import tracker_files, trackers
 from zerokit.units import quantity
 
@@ -107,8 +108,6 @@ def check_earlier(loaded: LoadedRecipe, *, force: bool) -> None:
 
 @dataclass(frozen=True)
 class OutputFolder:
-    """The output folder that a recipe names."""
-
     path: Path
     where: str
     """The place of its name in the recipe."""
@@ -140,15 +139,11 @@ class OutputFolder:
             existing = next(folder for folder in (path, *path.absolute().parents) if os.path.lexists(folder))
             if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
                 raise RecipeError(
-                    f"cannot write into '{path}'",
-                    where=where,
-                    hint="Name a folder that can be made or written to",
+                    f"cannot write into '{path}'", where=where, hint="Name a folder that can be made or written to"
                 )
             check_output_names(path, where)
         rescue = self.rescue
-        if rescue is not None and (
-            rescue.resolve() == self.path.resolve() or (rescue / REPORT_FILE).exists()
-        ):
+        if rescue is not None and (rescue.resolve() == self.path.resolve() or (rescue / REPORT_FILE).exists()):
             raise RecipeError(
                 f"'{rescue}' is the output folder, or has a model",
                 where=loaded.where("training", "rescue_dir"),
@@ -187,11 +182,7 @@ class OutputFolder:
 
     def _note_unseen(self, group: RankGroup) -> None:
         """Warn if a machine does not see the folder. File servers may show it late."""
-        if group.ranks.local_world_size == group.ranks.world_size:
-            return
-        blind = group.ranks.is_node_main and not (self.path / LOCK_FILE).exists()
-        hosts = group.gather_objects(socket.gethostname() if blind else "")
-        found = next(filter(None, hosts), None)
+        found = group.unseeing_host(lambda: not group.ranks.is_node_main or (self.path / LOCK_FILE).exists())
         if found is not None and group.ranks.is_main:
             console.note(
                 f"zerokit: warning: {found} does not see {self.path}: no checkpoint is saved unless "
@@ -267,7 +258,7 @@ class OutputFolder:
         elif left or (self.path / REPORT_FILE).exists():
             identity = read_identity(left[-1]) if left else None
             name = identity.run_id if identity is not None else datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-            self._move(left, (METRICS_FILE, CSV_FILE), name, "of an earlier run")
+            self._move(left, (METRICS_FILE, CSV_FILE, SAMPLES_FILE), name, "of an earlier run")
 
     def _move(self, left: list[Path], files: Sequence[str], name: str, which: str) -> None:
         aside = self.path / EARLIER / name
@@ -305,9 +296,7 @@ def _lock(folder: Path, where: str, run_id: str) -> Iterator[None]:
     opened = _open_lock(file, folder, where)
     try:
         opened.truncate(0)
-        owner = _Owner(
-            socket.gethostname(), os.getpid(), run_id, datetime.now(UTC).isoformat(timespec="seconds")
-        )
+        owner = _Owner(socket.gethostname(), os.getpid(), run_id, datetime.now(UTC).isoformat(timespec="seconds"))
         json.dump(asdict(owner), opened)
         opened.flush()
         yield
@@ -366,29 +355,7 @@ def _is_same(file: Path, opened: IO[str]) -> bool:
 
 
 _FOLDERS = re.compile(r"checkpoint-\d+|earlier|runs|\.unfinished|\.saving|\.replaced")
-_FILES = (
-    "run.lock",
-    "run.json",
-    "metrics.jsonl",
-    "metrics.csv",
-    "loss.png",
-    "emissions.csv",
-    "model*.safetensors*",
-    "adapter_*",
-    "README.md",
-    "config.json",
-    "generation_config.json",
-    "tokenizer*.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.*",
-    "training_args.bin",
-    "merges.txt",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-    "chat_template.jinja",
-)
+_FILES: Sequence[str] = table_of(__file__)["files"]
 """Patterns of names. A run removes what has the name of a file of its model, and all that is below it."""
 
 

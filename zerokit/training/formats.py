@@ -6,32 +6,27 @@ chat template an instruction becomes the prompt of a completion.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from zerokit.data.encoding import check_content
 from zerokit.errors import DataError, did_you_mean
+from zerokit.tables import table_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from zerokit.recipe.model import Columns, DataSection, Format
 
-ROLES = {
-    **{"human": "user", "gpt": "assistant", "chatgpt": "assistant", "model": "assistant"},
-    **{"function_call": "assistant", "observation": "tool"},
-    **{name: name for name in ("user", "assistant", "system", "tool")},
-}
+_TABLE = table_of(__file__)
+ROLES: Mapping[str, str] = _TABLE["roles"]
 """Speaker in ShareGPT's files -> role of a message."""
 
 
-_PAIRS = (
-    ("premise", "hypothesis"),
-    ("sentence1", "sentence2"),
-    ("question1", "question2"),
-    ("question", "sentence"),
-    ("text1", "text2"),
-)
+_NEEDED: Mapping[str, Sequence[str]] = _TABLE["columns"]
+"""Format -> keys of `data.columns` that name the columns of an example."""
+_OPTIONAL: Mapping[str, Sequence[str]] = _TABLE["optional_columns"]
+_PAIRS: Sequence[tuple[str, str]] = [tuple(pair) for pair in _TABLE["pairs"]]
 """Names of the two texts of a pair in GLUE, SuperGLUE and similar data."""
 
 
@@ -44,26 +39,14 @@ def pair_of(names: Columns, columns: Collection[str]) -> tuple[str, str]:
 
 def needed_columns(format_: Format, names: Columns, columns: Collection[str]) -> list[str]:
     """The columns that an example of a format must have."""
-    return {
-        "messages": [names.messages],
-        "sharegpt": [names.conversations],
-        "prompt_completion": [names.prompt, names.completion],
-        "alpaca": [names.instruction, names.output],
-        "text": [names.text],
-        "text_label": [names.text, names.label],
-        "text_pair_label": [*pair_of(names, columns), names.label],
-        "tokens_tags": [names.tokens, names.tags],
-        "preference": [names.chosen, names.rejected],
-    }[format_]
+    named = dict(names)
+    if format_ == "text_pair_label":
+        named["text"], named["text_pair"] = pair_of(names, columns)
+    return [named[key] for key in _NEEDED[format_]]
 
 
-def detect_format(
-    columns: Sequence[str], data: DataSection, formats: Sequence[Format], *, where: str
-) -> Format:
+def detect_format(columns: Sequence[str], data: DataSection, formats: Sequence[Format], *, where: str) -> Format:
     """The format of examples, from the recipe or from their columns.
-
-    Args:
-        formats: of the task, in the order to try.
 
     Raises:
         DataError: a column is missing, or the task has no such format.
@@ -97,16 +80,8 @@ def detect_format(
 
 def used_columns(format_: Format, names: Columns, columns: Sequence[str]) -> list[str]:
     """All existing columns that are part of an example."""
-    may_be = {
-        "alpaca": [names.input, names.system, names.history],
-        "sharegpt": [names.system],
-        "preference": [names.prompt],
-    }
-    return [
-        name
-        for name in (*needed_columns(format_, names, columns), *may_be.get(format_, ()))
-        if name in columns
-    ]
+    may_be = [getattr(names, key) for key in _OPTIONAL.get(format_, ())]
+    return [name for name in (*needed_columns(format_, names, columns), *may_be) if name in columns]
 
 
 def text_columns(format_: Format, names: Columns, columns: Sequence[str]) -> list[str] | None:
@@ -141,8 +116,7 @@ def messages_of(conversation: Any) -> Any:
             messages.append(turn)
         elif not isinstance(speaker, str) or speaker not in ROLES:
             raise DataError(
-                f"the conversation has a message from '{speaker}'",
-                hint=did_you_mean(str(speaker), list(ROLES)),
+                f"the conversation has a message from '{speaker}'", hint=did_you_mean(str(speaker), list(ROLES))
             )
         else:
             check_content(turn.get("value"), "value", number)

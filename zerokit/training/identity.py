@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from zerokit.checkpoint.step_folder import IDENTITY_FILE
 from zerokit.config.base import AUTO, ZERO
-from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.config.key_index import canonical, section_at
 from zerokit.distributed.run_policy import RunPolicy
 from zerokit.documents import KeyPath, dotted, leaves, read_document, replace_nonfinite, value_at
 from zerokit.errors import CheckpointError, DocumentError
 from zerokit.files import write_file
 from zerokit.recipe.model import DataSection, TaskSection
+from zerokit.tables import table_of
 from zerokit.training.peft.keys import defaults_of
 
 if TYPE_CHECKING:
@@ -32,29 +32,17 @@ if TYPE_CHECKING:
     from zerokit.training.model import PreparedModel
     from zerokit.training.streaming import Stream
 
-_LEARNING = (
-    *("learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "weight_decay"),
-    *("optim", "optim_args", "optim_target_modules", "adam_beta1", "adam_beta2", "adam_epsilon"),
-    *("max_grad_norm", "label_smoothing_factor", "neftune_noise_alpha", "bf16", "fp16"),
-    *("average_tokens_across_devices", "seed", "data_seed", "train_sampling_strategy"),
-    *("length_column_name", "dataloader_drop_last"),
-)
+_TABLE = table_of(__file__)
+_LEARNING: Sequence[str] = _TABLE["learning"]
 """TrainingArguments that affect what is learned, except for the length of the run, which may grow."""
 
-_LEARNING_OF_TASK = ("type", "mask_probability", "whole_words", "beta")
+_LEARNING_OF_TASK: Sequence[str] = _TABLE["learning_of_task"]
 """Keys of the recipe's `task` that affect what is learned from the same examples."""
 
-_NOT_LEARNING = (
-    *("steps_per_print", "wall_clock_breakdown", "memory_breakdown", "dump_state", "flops_profiler"),
-    *("comms_logger", "tensorboard", "wandb", "csv_monitor", "comet", "aio", "autotuning", "compile"),
-    *("activation_checkpointing", "checkpoint", "nebula", TRAIN, MICRO, STEPS),
-)
+_NOT_LEARNING: Sequence[str] = _TABLE["not_learning"]
 """Sections of a ds_config that affect no weight. Batch sizes are compared by their product."""
 
-_PARTITIONING = (
-    *("stage", "sub_group_size", "zero_hpz_partition_size", "mics_shard_size"),
-    *("round_robin_gradients", "parameter_alignment"),
-)
+_PARTITIONING: Sequence[str] = _TABLE["partitioning"]
 """Keys of zero_optimization that decide how a checkpoint is partitioned."""
 
 _MOST_NAMED = 4
@@ -102,13 +90,14 @@ def identify(
     train: Dataset,
     *,
     world_size: int,
+    data_ranks: int,
     weights: str | None = None,
     stream: Stream | None = None,
 ) -> Identity:
     """The identity of a new run; reads all examples, or the files of `stream`. Raises DataError."""
     written = loaded.recipe.model_dump(mode="json", exclude_unset=True)
     given = {name: value for name, value in args.to_dict().items() if name in _LEARNING}
-    steps = args.per_device_train_batch_size * args.gradient_accumulation_steps * world_size
+    steps = args.per_device_train_batch_size * args.gradient_accumulation_steps * data_ranks
     identity = Identity(
         run_id=secrets.token_hex(4),
         started=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -116,11 +105,7 @@ def identify(
         examples_per_step=steps,
         training=given,
         deepspeed={key: value for key, value in ds_config.items() if key not in _NOT_LEARNING}
-        | {
-            ZERO: {
-                key: ds_config[ZERO][key] for key in _PARTITIONING if ds_config[ZERO].get(key, AUTO) != AUTO
-            }
-        },
+        | {ZERO: {key: ds_config[ZERO][key] for key in _PARTITIONING if ds_config[ZERO].get(key, AUTO) != AUTO}},
         recipe={name: written.get(name) for name in ("data", "task", "peft")},
         # What transformers adds on reading or saving it is none of its sizes.
         model={key: value for key, value in model.config.to_dict().items() if key not in _ADDED},
@@ -176,9 +161,7 @@ def differences(was: Identity, now: Identity) -> list[str]:
         causes = [
             cause
             for section in _DEFAULTS
-            for cause in _changed(
-                section, was.recipe[section] or {}, now.recipe[section] or {}, _DEFAULTS[section]
-            )
+            for cause in _changed(section, was.recipe[section] or {}, now.recipe[section] or {}, _DEFAULTS[section])
             if cause not in found
         ]
         how = f"{now.num_examples:,}, were {was.num_examples:,}"
@@ -249,9 +232,7 @@ def num_examples_differ(was: Identity, now: Identity) -> list[str]:
     """Whether a step would train on more or fewer examples, as a description; empty if not."""
     if was.examples_per_step == now.examples_per_step:
         return []
-    return [
-        f"a step now has {now.examples_per_step} examples; the checkpoint's run had {was.examples_per_step}"
-    ]
+    return [f"a step now has {now.examples_per_step} examples; the checkpoint's run had {was.examples_per_step}"]
 
 
 def in_words(different: list[str]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from zerokit import console
 from zerokit.checkpoint.source import check_before_launch, read_model_config
 from zerokit.data.files import common_format, find_files
-from zerokit.distributed.cores import share_threads
+from zerokit.distributed.cores import share_threads, use_all_cores
 from zerokit.distributed.group import RankGroup, check_launch, run_on_all_ranks
 from zerokit.errors import ZerokitError, collect_errors, raise_together
 from zerokit.extras import require
@@ -24,9 +24,7 @@ def main(
 ) -> int:
     """Run on this rank; returns the exit code. Options are those of :func:`train`."""
     return run_on_all_ranks(
-        lambda group: train(group, recipe, overrides, **options),
-        stuck_after=stuck_after,
-        save_within=save_within,
+        lambda group: train(group, recipe, overrides, **options), stuck_after=stuck_after, save_within=save_within
     )
 
 
@@ -47,16 +45,16 @@ def train(
         previewed: number of sequences to print instead of training.
         rehearsed: report of a rehearsal to compare with.
     """
-    loaded = group.together(lambda: read_recipe(group, recipe, overrides))
+    loaded = read_recipe(group, partial(load_recipe, recipe, overrides), "zerokit train")
     if group.policy.uses_this_machine:
         share_threads(group.ranks)
+    else:
+        use_all_cores()  # as all ranks of a node do together
 
     if previewed is None:
         from zerokit.training.resume import describe_finished_run
 
-        finished = group.broadcast_object(
-            group.together(lambda: describe_finished_run(loaded) if group.ranks.is_main else None)
-        )
+        finished = group.from_main(lambda: describe_finished_run(loaded))
         if finished is not None:
             if group.ranks.is_main:
                 console.note(finished)
@@ -86,26 +84,28 @@ def train(
     zero = context.resolved.ds_config["zero_optimization"] if group.policy.uses_this_machine else {}
     with (
         context.output.locked(group, context.identity.run_id),
-        locked_swap_folders(group, zero, lambda path: ds_config_place(path, loaded)),
+        locked_swap_folders(group, zero, partial(ds_config_place, loaded)),
     ):
         clear_swap_folder(zero, group.ranks.rank)
         run(context, expected)
         if push_to_hub is not None:
-            address = group.together(
-                lambda: upload(context.output_dir, push_to_hub) if group.ranks.is_main else ""
-            )
+            address = group.together(lambda: upload(context.output_dir, push_to_hub) if group.ranks.is_main else "")
             if group.ranks.is_main:
                 console.note(f"uploaded to {address}")
 
 
-def read_recipe(group: RankGroup, recipe: Path | None, overrides: Sequence[str]) -> LoadedRecipe:
-    """The recipe with its overrides, for a launch that fits this machine. Raises ZerokitError."""
-    loaded = load_recipe(recipe, overrides)
-    require("train", where="zerokit train")
-    if group.ranks.is_node_main:
-        check_recipe_quickly(loaded)
-    check_launch(group.ranks)
-    return loaded
+def read_recipe(group: RankGroup, load: Callable[[], LoadedRecipe], command: str) -> LoadedRecipe:
+    """The recipe of a command, for a launch that fits this machine. ZerokitError on every rank."""
+
+    def read() -> LoadedRecipe:
+        loaded = load()
+        require("train", where=command)
+        if group.ranks.is_node_main:
+            check_recipe_quickly(loaded)
+        check_launch(group.ranks)
+        return loaded
+
+    return group.together(read)
 
 
 def check_recipe_quickly(loaded: LoadedRecipe) -> None:

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 from zerokit.checkpoint.pretrained import CAUSAL_LM, ModelKind, check_shapes, load_weights, read_config
 from zerokit.checkpoint.source import check_checkpoint, read_model_config, resolve_checkpoint
 from zerokit.config.base import AUTO, ZERO
+from zerokit.distributed.leaf_modules import calls_some, set_leaf_modules
 from zerokit.errors import ConfigError, ModelError, RecipeError, did_you_mean, raise_together
+from zerokit.models import load_model_shape
 from zerokit.resolving.filled_keys import SIZE_RULES
 from zerokit.training.arguments import ds_config_place
 
@@ -99,6 +101,19 @@ def check_checkpointing(
             )
 
 
+def mlps_to_tile(training: Mapping[str, Any], loaded: LoadedRecipe, config: PretrainedConfig) -> tuple[str, ...]:
+    """The modules that hold the MLP of a layer (`ModelShape.mlp_modules`). RecipeError if there are none."""
+    where = loaded.where("training", "tiled_mlp")
+    for name in ("use_liger_kernel", "torch_compile"):
+        if training.get(name):
+            raise RecipeError(f"does not go with training.{name}", where=where, hint="Set one of them to false")
+    shape = load_model_shape(config.to_dict(), allow_network=False)
+    if not shape.mlp_modules:
+        why = "has mixture-of-experts layers" if shape.is_moe else "has no module that is the MLP of a layer"
+        raise RecipeError(f"{shape.architecture} {why}", where=where, hint="Set training.tiled_mlp to false")
+    return shape.mlp_modules
+
+
 def check_sizes(ds_config: Mapping[str, Any], loaded: LoadedRecipe, config: PretrainedConfig) -> None:
     """Refuse "auto" sizes if the model's config has no hidden size to compute them from (ConfigError)."""
     for found in (config, getattr(config, "text_config", None)):
@@ -107,9 +122,8 @@ def check_sizes(ds_config: Mapping[str, Any], loaded: LoadedRecipe, config: Pret
     for key in SIZE_RULES:
         if ds_config.get(ZERO, {}).get(key) == AUTO:
             raise ConfigError(
-                f"the Trainer finds no hidden size in the config of {config.model_type}, from which it fills "
-                f"'{key}'",
-                where=ds_config_place((ZERO, key), loaded),
+                f"the Trainer finds no hidden size in the config of {config.model_type}, from which it fills '{key}'",
+                where=ds_config_place(loaded, (ZERO, key)),
                 hint=f"Write numbers for {', '.join(SIZE_RULES)}, such as 5e7, 5e7 and 1e5",
             )
 
@@ -122,9 +136,7 @@ def class_of(config: PretrainedConfig, section: ModelSection, kind: ModelKind) -
     return known[type(config)]
 
 
-def positions_of(
-    config: PretrainedConfig, seq_len: int, section: ModelSection, kind: ModelKind
-) -> int | None:
+def positions_of(config: PretrainedConfig, seq_len: int, section: ModelSection, kind: ModelKind) -> int | None:
     """Most tokens of a sequence; None if the config sets no limit.
 
     Models like RoBERTa count positions from the id of the padding token plus one. The padding row of their
@@ -142,11 +154,7 @@ def positions_of(
 
 
 def generation_config(
-    loaded: LoadedRecipe,
-    folder: Path | None,
-    tokenizer: PreTrainedTokenizerBase,
-    task: Task,
-    model: PreparedModel,
+    loaded: LoadedRecipe, folder: Path | None, tokenizer: PreTrainedTokenizerBase, task: Task, model: PreparedModel
 ) -> GenerationConfig | None:
     """The checkpoint's generation config with the recipe's keys (RecipeError); None without generation."""
     if not task.generates:
@@ -194,11 +202,7 @@ def weights_dtype(section: ModelSection, precision: str) -> torch.dtype:
 
 
 def build_model(
-    prepared: PreparedModel,
-    section: ModelSection,
-    dtype: torch.dtype,
-    kind: ModelKind = CAUSAL_LM,
-    **more: Any,
+    prepared: PreparedModel, section: ModelSection, dtype: torch.dtype, kind: ModelKind = CAUSAL_LM, **more: Any
 ) -> PreTrainedModel:
     """Build the model on all ranks together; under ZeRO-3 each keeps its share of the parameters.
 
@@ -210,9 +214,7 @@ def build_model(
         options["attn_implementation"] = section.attn_implementation
     if prepared.folder is None:
         return kind.auto.from_config(prepared.config, **options)
-    return load_weights(
-        prepared.folder, prepared.config, where=str(prepared.folder), kind=kind, **options, **more
-    )
+    return load_weights(prepared.folder, prepared.config, where=str(prepared.folder), kind=kind, **options, **more)
 
 
 def switch_dropout_off(model: torch.nn.Module) -> None:
@@ -223,9 +225,7 @@ def switch_dropout_off(model: torch.nn.Module) -> None:
         # Most architectures keep a rate as a number of their own, beside torch's modules.
         rate = "p" if isinstance(module, _DropoutNd) else "drop"
         of_module = vars(module)
-        of_module.update(
-            {name: 0.0 for name, value in of_module.items() if isinstance(value, float) and rate in name}
-        )
+        of_module.update({name: 0.0 for name, value in of_module.items() if isinstance(value, float) and rate in name})
 
 
 def _on_meta(config: PretrainedConfig, trust_remote_code: bool, kind: ModelKind) -> PreTrainedModel:
@@ -235,9 +235,7 @@ def _on_meta(config: PretrainedConfig, trust_remote_code: bool, kind: ModelKind)
         return kind.auto.from_config(config, trust_remote_code=trust_remote_code)
 
 
-def _config_from_scratch(
-    loaded: LoadedRecipe, tokenizer: PreTrainedTokenizerBase, task: Task
-) -> PretrainedConfig:
+def _config_from_scratch(loaded: LoadedRecipe, tokenizer: PreTrainedTokenizerBase, task: Task) -> PretrainedConfig:
     from transformers import AutoConfig
 
     where = loaded.where("model", "from_config")
@@ -307,20 +305,10 @@ def _known_keys(model_type: str, where: str, kind: ModelKind) -> set[str]:
     return fields | set(config.attribute_map)
 
 
-def set_leaf_modules(
-    model: torch.nn.Module, stage: int, where: str, note: Callable[[str], None] | None
-) -> None:
+def call_same_modules(model: torch.nn.Module, stage: int, where: str, note: Callable[[str], None] | None) -> None:
     """Make all ranks call the same modules: experts become ZeRO-3 leaves, layerdrop 0. ConfigError."""
-    from deepspeed.utils import set_z3_leaf_module
-
     check_experts(model, stage, where)
-    skips = False
-    for module in model.modules():
-        if _calls_some(module):
-            set_z3_leaf_module(module, True)
-        if vars(module).get("layerdrop"):  # which each rank throws dice for
-            skips, vars(module)["layerdrop"] = True, 0.0
-    if skips and note is not None:
+    if set_leaf_modules(model) and note is not None:
         note("layerdrop is off: ranks would drop different layers")
 
 
@@ -331,17 +319,10 @@ def check_experts(model: torch.nn.Module, stage: int, where: str) -> None:
     experts.
     """
     for module in model.modules() if stage in (1, 2) else ():
-        if _calls_some(module) and any(parameter.requires_grad for parameter in module.parameters()):
+        if calls_some(module) and any(parameter.requires_grad for parameter in module.parameters()):
             raise ConfigError(
                 f"{type(module).__name__} calls experts one by one, by the tokens of a rank: under "
                 f"ZeRO-{stage} ranks that call others would take gradients of one for those of another",
                 where=where,
                 hint="Train under ZeRO-3, which takes them as one, or an adapter that no expert has",
             )
-
-
-def _calls_some(module: torch.nn.Module) -> bool:
-    """Whether a module is a list with its own forward(), as of experts that it calls selectively."""
-    from torch.nn import Module, ModuleDict, ModuleList
-
-    return isinstance(module, (ModuleDict, ModuleList)) and type(module).forward is not Module.forward

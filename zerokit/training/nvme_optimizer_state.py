@@ -89,9 +89,7 @@ def _own_part(engine: Any, step: Path) -> Mapping[str, Any]:
     lost = next((old for old, _ in files if not (there / old).is_file()), None)
     if lost is not None or len(saved["fp32_flat_groups"]) != len(masters):
         raise CheckpointError(
-            f"has no file '{lost}' in {there.name}"
-            if lost
-            else "has other groups of parameters than this run",
+            f"has no file '{lost}' in {there.name}" if lost else "has other groups of parameters than this run",
             where=printable(step),
             hint="Go on with the ds_config and the versions that it was saved with",
         )

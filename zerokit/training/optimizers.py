@@ -178,7 +178,6 @@ _MANY_STEPS = 10**6
 
 
 def _optimizer_of(args: TrainingArguments) -> tuple[Any, dict[str, Any]]:
-    """Class and arguments of an optimizer."""
     from transformers import Trainer
 
     kind, options = Trainer.get_optimizer_cls_and_kwargs(args)

@@ -9,7 +9,7 @@ import ast
 import inspect
 import sys
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heapreplace
 from itertools import pairwise
@@ -33,9 +33,6 @@ def best_fit(lengths: Sequence[int], capacity: int) -> Places:
     Each sequence, longest first, goes into the fullest row with room for it. Needs at most 11/9 of the fewest
     rows and a few more (Johnson et al., "Worst-case performance bounds for simple one-dimensional packing
     algorithms", 1974). O(n log n).
-
-    Args:
-        lengths: tokens of each sequence, at most `capacity`.
     """
     rows: Places = []
     with_room: dict[int, list[int]] = {}
@@ -138,24 +135,25 @@ class Layout:
 
     def padded(self, lengths: Sequence[int]) -> float:
         """The share of padding with one row per sequence, in the original order."""
-        tokens = slots = 0
-        for batch in _parts(lengths, self.batch_size):
-            tokens += sum(batch)
-            slots += len(batch) * row_length(max(batch), self.multiple)
-        return 1 - tokens / max(slots, 1)
+        return self._padding(_parts(lengths, self.batch_size))
 
     def left(self, lengths: Sequence[int]) -> float:
         """The remaining share of padding."""
-        order = list(range(len(lengths)))
+        order: Iterable[int] = range(len(lengths))
         if self.arranges:
-            order = list(self.arranged(order, lengths))
+            order = self.arranged(range(len(lengths)), lengths)
+        batches = _parts([lengths[index] for index in order], self.batch_size)
         if not self.in_rows:
-            return self.padded([lengths[index] for index in order])
+            return self._padding(batches)
+        return self._padding(
+            [sum(batch[place] for place in row) for row in rows_for(batch, self.capacity)] for batch in batches
+        )
+
+    def _padding(self, batches: Iterable[Sequence[int]]) -> float:
+        """The share of padding in micro batches, of which `batches` has the tokens of each row."""
         tokens = slots = 0
-        for places in _parts(order, self.batch_size):
-            batch = [lengths[index] for index in places]
-            rows = [sum(batch[place] for place in row) for row in rows_for(batch, self.capacity)]
-            tokens += sum(batch)
+        for rows in batches:
+            tokens += sum(rows)
             slots += len(rows) * row_length(max(rows), self.multiple)
         return 1 - tokens / max(slots, 1)
 
@@ -209,9 +207,7 @@ def padding_of(train: Dataset, layout: Layout, seed: int) -> Padding:
             starts = document_starts(row)
             documents += [end - start for start, end in pairwise([*starts, len(row)])]
         documents = chance.permutation(documents).tolist()
-    return Padding(
-        layout.left(lengths), layout.padded(documents), layout.step_size * len(documents) / len(lengths)
-    )
+    return Padding(layout.left(lengths), layout.padded(documents), layout.step_size * len(documents) / len(lengths))
 
 
 def document_starts(position_ids: Sequence[int]) -> list[int]:
@@ -237,7 +233,6 @@ def packing_unsupported_reason(
 
     Args:
         model: its class; None if its code is not part of transformers.
-        attention: the requested implementation; None leaves it to transformers.
         one_row: whether a row has all tokens of a micro batch, and may be longer than `seq_len`.
     """
     if model is None:
@@ -258,11 +253,7 @@ def packing_unsupported_reason(
         return "its rotary embeddings depend on the longest document in the row"
     # Llama 4 scales the queries of layers without rotary embeddings by places in a row (arXiv:2501.19399).
     without = not all(getattr(text, "no_rope_layers", ()))
-    if (
-        without
-        and getattr(text, "attn_temperature_tuning", None)
-        and (one_row or seq_len >= text.floor_scale)
-    ):
+    if without and getattr(text, "attn_temperature_tuning", None) and (one_row or seq_len >= text.floor_scale):
         return "its attention's temperature depends on where in a row a token is"
     return None
 
@@ -276,9 +267,7 @@ def _masks_by_position(module: ModuleType) -> bool:
         elif isinstance(node, ast.Dict):
             arguments.append({key.value for key in node.keys if isinstance(key, ast.Constant)})
     of_masks = [
-        names
-        for names in arguments
-        if names >= {"config", "attention_mask"} and not names.isdisjoint(CACHE_NAMES)
+        names for names in arguments if names >= {"config", "attention_mask"} and not names.isdisjoint(CACHE_NAMES)
     ]
     imported = any(hasattr(module, name) for name in _MASKS)
     return imported and bool(of_masks) and all("position_ids" in names for names in of_masks)

@@ -14,7 +14,7 @@ from zerokit.estimation import Fit, Question, Runs, verdict
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import some_gpu
 from zerokit.hardware.host_memory import host_memory_bytes
-from zerokit.memory import Estimate, Ia3, LearnedTokens, Lora
+from zerokit.memory import Estimate, Ia3, LearnedTokens, Lora, ModelStates
 from zerokit.memory import estimate as estimate_run
 from zerokit.memory.adapters import Modules
 from zerokit.memory.optimizers import optimizer_made
@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     from zerokit.training.run_context import RunContext
 
 
-def _questions(
-    context: RunContext, model: PreTrainedModel, cluster: Cluster, *, chunked: bool
-) -> list[Question]:
+def _questions(context: RunContext, model: PreTrainedModel, cluster: Cluster, *, chunked: bool) -> list[Question]:
     """The batches that may take most memory, the usual one first; with a mask if examples share rows."""
     question = _question(context, model, cluster, chunked=chunked)
     batch, evaluated = question.micro_batch_size, question.eval_batch_size
@@ -50,6 +48,7 @@ def _question(context: RunContext, model: PreTrainedModel, cluster: Cluster, *, 
     return Question(
         model=load_model_shape(config, allow_network=False),
         cluster=cluster,
+        parallelism=context.group_place.parallelism,
         ds_config=ds_config,
         precision=context.precision,  # type: ignore[arg-type]
         micro_batch_size=args.per_device_train_batch_size * at_once,
@@ -58,6 +57,8 @@ def _question(context: RunContext, model: PreTrainedModel, cluster: Cluster, *, 
         gradient_accumulation_steps=args.gradient_accumulation_steps,
         gradient_checkpointing=_checkpoints(args),
         attention=_attention(model),
+        tiled_mlp=context.own.tiled_mlp,
+        activation_offloading=context.own.activation_offloading,
         chunked_loss="liger" if args.use_liger_kernel else "zerokit" if chunked else None,
         optimizer=own_optimizer(ds_config, args),
         **_adapter(model),
@@ -70,15 +71,21 @@ def _estimate(question: Question, num_trainable: int) -> Estimate:
     answer = estimate_run(Runs().training_run(question))
     known = answer.num_trainable_parameters
     if (question.lora or question.ia3 or question.learned_tokens) is not None and known != num_trainable:
-        raise ZerokitError(
-            f"the adapter trains {num_trainable} parameters, and the estimate knows of {known}"
-        )
+        raise ZerokitError(f"the adapter trains {num_trainable} parameters, and the estimate knows of {known}")
     return answer
 
 
-class ExpectedPeak(NamedTuple):
-    """The estimated peak of a run."""
+def divided_states(context: RunContext, model: PreTrainedModel, num_trainable: int) -> ModelStates:
+    """The model states of one rank whose group divides layers: AutoTP leaves some parameters whole.
 
+    Raises:
+        ZerokitError: the estimate does not know the model or a setting.
+    """
+    question = _question(context, model, Cluster(context.group.ranks.world_size), chunked=False)
+    return _estimate(question, num_trainable).model_states
+
+
+class ExpectedPeak(NamedTuple):
     lines: list[str]
     """Whether it fits, and advice if it does not."""
     peak_bytes: int | None
@@ -94,7 +101,6 @@ def expected_peak(
     *,
     chunked: bool = False,
 ) -> ExpectedPeak:
-    """Estimate the memory of a run on GPUs."""
     host = host_memory_bytes() if context.group.policy.uses_this_machine else None
     cluster = Cluster(ranks.world_size, ranks.local_world_size, some_gpu(None, gpu_bytes), host)
     if context.task.model != CAUSAL_LM:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,9 +16,9 @@ from zerokit.distributed.gpu_features import check_gpu_features
 from zerokit.distributed.group import RankGroup, count_gpus, device_precision
 from zerokit.distributed.libraries import set_up_libraries
 from zerokit.distributed.nvme import check_nvme, uses_nvme
-from zerokit.errors import ModelError
 from zerokit.extras import package_versions
 from zerokit.recipe import LoadedRecipe
+from zerokit.recipe.model import ParallelSection
 from zerokit.training.arguments import (
     build_arguments,
     check_fp16,
@@ -38,6 +37,7 @@ from zerokit.training.model import (
     check_sizes,
     find_checkpoint,
     generation_config,
+    mlps_to_tile,
     prepare_model,
 )
 from zerokit.training.optimizers import (
@@ -64,12 +64,13 @@ from zerokit.training.preview import show
 from zerokit.training.report import git_commit
 from zerokit.training.resume import check_resumed, find_resume, resumed_identity
 from zerokit.training.run_context import RunContext
+from zerokit.training.samples import read_sample_prompts
+from zerokit.training.sequence_parallel import check_groups, check_sequence_parallel
+from zerokit.training.tensor_parallel import check_model as check_tensor_parallel
 
 
 @dataclass(frozen=True)
 class PreparationStep:
-    """A step of the preparation of a run."""
-
     run: Callable[[RunContext], None]
     where: Literal["local", "node_first", "collective"] = "local"
     """``local``: every rank by itself, without communication. ``node_first``: one rank of each node, then
@@ -98,12 +99,7 @@ def _call_all(actions: Iterable[Callable[[], None]]) -> None:
 
 
 def prepare(
-    group: RankGroup,
-    loaded: LoadedRecipe,
-    *,
-    force: bool = False,
-    trust_checkpoint: bool = False,
-    verify: bool = True,
+    group: RankGroup, loaded: LoadedRecipe, *, force: bool = False, trust_checkpoint: bool = False, verify: bool = True
 ) -> RunContext:
     """Check and load everything but the model. ZerokitError on every rank for bad input.
 
@@ -125,28 +121,28 @@ _PREVIEWED = 1000
 def preview(group: RankGroup, loaded: LoadedRecipe, count: int) -> None:
     """Print the first sequences as the model would see them. ZerokitError on every rank for bad input."""
     set_up_libraries(group.ranks)
-    context = RunContext(group, loaded)
+    alone = loaded.recipe.model_copy(update={"parallel": ParallelSection()})  # of whatever number of ranks
+    context = RunContext(group, replace(loaded, recipe=alone))
     run_steps(context, (*ARGUMENTS, *EXAMPLES))
     first = group.together(lambda: context.examples.first(_PREVIEWED))
-    sequences = tokenize_reported(context, replace(context.examples, dataset=first), "train")
+    sequences = tokenize_reported(context, replace(context.examples, dataset=first), "train").dataset
     if group.ranks.is_main:
         show(sequences, context.task, context.tokenizer, count)
 
 
 def _resolve(context: RunContext) -> None:
+    check_groups(context.group_place, context.loaded)
     context.versions = package_versions()
     context.git_commit = git_commit() if context.group.ranks.is_main else None
     context.resolved = resolve_arguments(
-        context.loaded, world_size=context.group.ranks.world_size, default_precision=device_precision()
+        context.loaded, place=context.group_place, default_precision=device_precision()
     )
+    check_sequence_parallel(context.resolved, context.loaded)
 
 
 def _check_machine(context: RunContext) -> None:
     loaded, zero = context.loaded, context.resolved.ds_config[ZERO]
-
-    def where(path: tuple[str | int, ...]) -> str:
-        return ds_config_place(path, loaded)
-
+    where = partial(ds_config_place, loaded)
     check_precision(context.resolved, loaded)
     check_gpu_features(zero, where, ranks=context.group.ranks.world_size)
     if context.group.policy.uses_this_machine:
@@ -160,7 +156,7 @@ def _find_resume(context: RunContext) -> None:
 def _check_settings(context: RunContext) -> None:
     loaded = context.loaded
     zero, resumes = context.resolved.ds_config[ZERO], context.resume is not None
-    check_zenflow(zero, resumes=resumes, where=ds_config_place((ZERO, "zenflow"), loaded))
+    check_zenflow(zero, resumes=resumes, where=ds_config_place(loaded, (ZERO, "zenflow")))
     context.own = read_own_keys(context.resolved, loaded)
     context.output = OutputFolder(
         Path(context.resolved.training["output_dir"]),
@@ -196,27 +192,28 @@ def _check_model(context: RunContext) -> None:
     context.resolved, line = size_nvme_buffers(context.resolved, loaded, config, ranks)
     note(context, line)
     check_sizes(context.resolved.ds_config, loaded, config)
+    check_tensor_parallel(config, loaded)
     check_checkpointing(context.resolved.training, loaded, config, task)
+    context.tiled_mlps = mlps_to_tile(context.resolved.training, loaded, config) if context.own.tiled_mlp else ()
     check_trained(loaded, context.adapter, context.resolved, context.model, task, ranks)
     context.generation = generation_config(loaded, context.folder, context.tokenizer, task, context.model)
 
 
 def _compile_extensions(context: RunContext) -> None:
     ds_config = context.resolved.ds_config
-    compile_extensions(
-        context.group, cpu_optimizer=host_optimizer(ds_config), async_io=uses_nvme(ds_config[ZERO])
-    )
+    compile_extensions(context.group, cpu_optimizer=host_optimizer(ds_config), async_io=uses_nvme(ds_config[ZERO]))
 
 
 def _build_arguments(context: RunContext) -> None:
     loaded, resolved = context.loaded, context.resolved
-    args = build_arguments(resolved, loaded, use_cpu=count_gpus() == 0, evaluate=context.held_out is not None)
+    place, evaluates = context.group_place, context.held_out is not None
+    args = build_arguments(resolved, loaded, place, use_cpu=count_gpus() == 0, evaluate=evaluates)
     check_optimizer(args, resolved.ds_config, context.zero_stage, loaded.where("training", "optim"))
     check_optimizer_keys(args, resolved.ds_config, loaded)
     schedule = "lr_scheduler_type" if args.lr_scheduler_kwargs is None else "lr_scheduler_kwargs"
     check_schedule(args, resolved.ds_config, loaded.where("training", schedule))
     if context.stream is None:
-        check_full_batch(args, len(context.train), context.group.ranks.world_size, loaded)
+        check_full_batch(args, len(context.train), context.group_place.data_ranks, loaded)
     context.args = args
 
 
@@ -225,25 +222,24 @@ def _identify(context: RunContext) -> None:
     group, loaded, resume = context.group, context.loaded, context.resume
     weights = _weights_digest(group, loaded, context.model)
 
-    def identify_here() -> Identity | None:
-        if not group.ranks.is_main and group.policy.has_all_ranks:
-            return None
-        sizes = context.resolved.ds_config, context.model, context.train
+    def identify_here() -> Identity:
         found = identify(
             loaded,
             context.args,
-            *sizes,
+            context.resolved.ds_config,
+            context.model,
+            context.train,
             world_size=group.ranks.world_size,
+            data_ranks=context.group_place.data_ranks,
             weights=weights,
             stream=context.stream,
         )
         if resume is None:
             return found
-        return resumed_identity(resume, found, where=loaded.where("training", "resume_from_checkpoint"))
+        where = loaded.where("training", "resume_from_checkpoint")
+        return resumed_identity(resume, found, data_ranks=context.group_place.data_ranks, where=where)
 
-    identity = group.broadcast_object(group.together(identify_here))
-    assert identity is not None
-    context.identity = identity
+    context.identity = group.from_main(identify_here)
 
 
 def _measure_padding(context: RunContext) -> None:
@@ -274,6 +270,7 @@ RUN = (
     PreparationStep(_check_model),
     PreparationStep(open_stream),
     PreparationStep(tokenize_examples, "collective"),
+    PreparationStep(read_sample_prompts),
     PreparationStep(_compile_extensions, "collective"),
     PreparationStep(_build_arguments),
     PreparationStep(_identify, "collective"),
@@ -284,20 +281,9 @@ RUN = (
 def _weights_digest(group: RankGroup, loaded: LoadedRecipe, model: PreparedModel) -> str | None:
     """The digest of the weights to start from; None from scratch and in a rehearsal.
 
-    One rank of each machine reads the files, which also caches them. ModelError on every rank if they cannot
-    be read, or differ between machines.
+    ZerokitError on every rank if the files cannot be read, or differ between machines.
     """
     folder, where = model.folder, loaded.where("model", "path")
     if folder is None or not group.policy.reads_weights:
         return None
-    digest = group.together(lambda: weights_digest(folder, where=where) if group.ranks.is_node_main else None)
-    found = group.gather_objects((socket.gethostname(), digest))
-    first, of_first = found[0]
-    other = next((host for host, each in found if each not in (None, of_first)), None)
-    if other is not None:
-        raise ModelError(
-            f"'{folder}' has other weights on {other} than on {first}",
-            where=where,
-            hint="Copy the same model to all machines",
-        )
-    return of_first
+    return group.from_node_main(lambda: weights_digest(folder, where=where), where=where)

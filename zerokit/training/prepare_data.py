@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,15 +10,7 @@ from zerokit import console
 from zerokit.checkpoint.source import read_model_config
 from zerokit.data.streams import ExampleStream
 from zerokit.errors import DataError, RecipeError
-from zerokit.training.datasets import (
-    Examples,
-    Places,
-    digest_sources,
-    duplicates_line,
-    find_places,
-    load_datasets,
-    number_examples,
-)
+from zerokit.training.datasets import Examples, Places, digest_sources, duplicates_line, load_datasets, number_examples
 from zerokit.training.examples import Tokenized, describe_left_out, tokenize
 from zerokit.training.formats import describe_format, detect_format, text_columns
 from zerokit.training.run_context import RunContext
@@ -29,7 +21,6 @@ from zerokit.training.tokenizer import load_tokenizer, train_tokenizer
 from zerokit.units import quantity
 
 if TYPE_CHECKING:
-    from datasets import Dataset
     from transformers import PreTrainedTokenizerBase
 
     from zerokit.recipe import LoadedRecipe
@@ -69,17 +60,17 @@ def choose_task(context: RunContext) -> None:
 def tokenize_examples(context: RunContext) -> None:
     """Tokenize training and held-out examples, or describe the stream."""
     if context.stream is None:
-        context.train = tokenize_reported(context, context.examples, "train")
-        context.places = _places(context)
+        tokenized = tokenize_reported(context, context.examples, "train")
+        context.train, context.places = tokenized.dataset, find_places(tokenized, context.examples.place)
     else:
         context.train, context.places = context.stream.first_sequences, number_examples
         for line in _stream_lines(context.stream, context):
             note(context, line)
     context.held_out = None
     if context.held_out_examples is not None:
-        tokenized = tokenize_reported(context, context.held_out_examples, "eval")
+        held_out = tokenize_reported(context, context.held_out_examples, "eval").dataset
         context.held_out = context.group.node_main_first(
-            lambda: context.task.with_fixed_targets(tokenized, context.tokenizer)
+            lambda: context.task.with_fixed_targets(held_out, context.tokenizer)
         )
 
 
@@ -98,9 +89,7 @@ def _task_of_recipe(loaded: LoadedRecipe, folder: Path | None, examples: Example
     if folder is not None:
         config = read_model_config(folder / "config.json", where=loaded.where("model", "path"))
         known = known_labels(config.data)
-    return (
-        task if data.streaming else task.with_labels_of(examples.loaded, data.columns, known, examples.where)
-    )
+    return task if data.streaming else task.with_labels_of(examples.loaded, data.columns, known, examples.where)
 
 
 def load_run_tokenizer(context: RunContext) -> None:
@@ -135,32 +124,24 @@ def load_run_tokenizer(context: RunContext) -> None:
             hint="Use text or prompt/completion data, or name a tokenizer",
         )
 
-    def train() -> PreTrainedTokenizerBase | None:
-        if not group.ranks.is_main and group.policy.has_all_ranks:
-            return None
+    def train() -> PreTrainedTokenizerBase:
         # Values that are not text are reported with their place when they are tokenized.
         texts = (text for name in used for text in examples.loaded.column(name) if isinstance(text, str))
         return train_tokenizer(texts, vocab_size, mask=task.needs == "mask")
 
-    # Rank 0 sends it to the others, because all ranks must have the same merges.
-    context.tokenizer = group.broadcast_object(group.together(train))
+    context.tokenizer = group.from_main(train)  # all ranks must have the same merges
 
 
-def _places(context: RunContext) -> Places:
-    """File and line of each sequence, found by making the sequences once more."""
-    examples = context.examples
+def find_places(tokenized: Tokenized, place: Callable[[int], str]) -> Places:
+    """Places of sequences, by the places of examples."""
 
-    def numbers() -> Iterator[int]:
-        _, encoder = context.encoder(examples)
-        for number, example in enumerate(examples.loaded if encoder.packed_len is None else ()):
-            for sequence in encoder.sequences(example):
-                if sequence.has_targets:
-                    yield number
+    def places(rows: Sequence[int]) -> list[str]:
+        return [place(number) for row in rows if (number := tokenized.example_of(row)) is not None]
 
-    return find_places(numbers(), examples.place)
+    return places
 
 
-def tokenize_reported(context: RunContext, examples: Examples, which: str) -> Dataset:
+def tokenize_reported(context: RunContext, examples: Examples, which: str) -> Tokenized:
     """Tokenize on one rank per node and then, from its cache, on the others; report what did not fit."""
     dataset, seq_len = examples.loaded, context.loaded.recipe.task.seq_len
 
@@ -187,7 +168,7 @@ def tokenize_reported(context: RunContext, examples: Examples, which: str) -> Da
         )
     if tokenized.num_joined:
         note(context, _joined_warning(which, tokenized.num_joined))
-    return tokenized.dataset
+    return tokenized
 
 
 def _joined_warning(which: str, count: int) -> str:

@@ -16,7 +16,7 @@ from zerokit import console
 from zerokit.documents import replace_nonfinite
 from zerokit.errors import ZerokitError
 from zerokit.staging import make_private_file, open_private_file
-from zerokit.training.report import CSV_FILE, METRICS_FILE
+from zerokit.training.report import CSV_FILE, METRICS_FILE, SAMPLES_FILE
 from zerokit.training.throughput import Throughput
 from zerokit.units import format_bytes, format_seconds
 
@@ -62,7 +62,7 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
         if not state.is_world_process_zero:
             return
         resumed = state.global_step > 0 and self._file.exists()
-        for file in (self._file, self._csv):
+        for file in (self._file, self._csv, self._file.with_name(SAMPLES_FILE)):
             with suppress(OSError, ZerokitError):  # the first line says so
                 if file is not None and resumed:
                     make_private_file(file)
@@ -71,9 +71,7 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
         self._write({"max_steps": state.max_steps, "step": state.global_step})
         self._bar = console.progress()
         self._bar.start()
-        self._task = self._bar.add_task(
-            "training", total=state.max_steps, completed=state.global_step, note=""
-        )
+        self._task = self._bar.add_task("training", total=state.max_steps, completed=state.global_step, note="")
 
     def on_step_end(self, args: Any, state: TrainerState, *_: Any, **kwargs: Any) -> None:
         self._throughput.step_ended(time.monotonic())
@@ -130,10 +128,7 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
     def _write(self, entry: dict[str, Any]) -> None:
         entry = {**entry, "elapsed_seconds": round(time.monotonic() - self._start, 3)}
         try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)  # it may have been removed
-            _end_line(self._file)
-            with open_private_file(self._file) as file:
-                file.write(json.dumps(replace_nonfinite(entry), allow_nan=False) + "\n")
+            append_line(self._file, entry)
             if self._csv is not None:
                 self._write_csv(self._csv, entry)
         except (OSError, ZerokitError) as error:
@@ -152,9 +147,7 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
             lines = csv.writer(file)
             if is_new:
                 lines.writerow([*place, "name", "value"])
-            lines.writerows(
-                [*place.values(), name, value] for name, value in entry.items() if name not in place
-            )
+            lines.writerows([*place.values(), name, value] for name, value in entry.items() if name not in place)
 
 
 def _words(measured: dict[str, Any]) -> list[str]:
@@ -164,6 +157,14 @@ def _words(measured: dict[str, Any]) -> list[str]:
     if "peak_memory_bytes" in measured:
         words.append(f"peak {format_bytes(measured['peak_memory_bytes'])}")
     return words
+
+
+def append_line(path: Path, entry: dict[str, Any]) -> None:
+    """Append a JSON object to a file of JSON lines. OSError or ZerokitError if it cannot be written."""
+    path.parent.mkdir(parents=True, exist_ok=True)  # it may have been removed
+    _end_line(path)
+    with open_private_file(path) as file:
+        file.write(json.dumps(replace_nonfinite(entry), allow_nan=False) + "\n")
 
 
 def _end_line(path: Path) -> None:

@@ -13,8 +13,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, Field, ValidationError
-
 from zerokit.documents import read_bytes, replace_nonfinite
 from zerokit.errors import DocumentError, LaunchError, ZerokitError
 from zerokit.files import write_file
@@ -22,6 +20,7 @@ from zerokit.files import write_file
 REPORT_FILE = "run.json"
 METRICS_FILE = "metrics.jsonl"
 CSV_FILE = "metrics.csv"
+SAMPLES_FILE = "samples.jsonl"
 
 
 def git_commit() -> str | None:
@@ -106,8 +105,6 @@ def _git(*words: str, cwd: str | None = None, environment: Mapping[str, str] = o
 
 @dataclass(frozen=True)
 class RunReport:
-    """The figures of a finished run."""
-
     run_id: str
     """Id of the run, which a resumed run keeps; also in its checkpoints."""
     zerokit_version: str
@@ -122,6 +119,8 @@ class RunReport:
     num_trainable_parameters: int
     zero_stage: int
     world_size: int
+    parallel: dict[str, int]
+    """Ranks that read different examples (`data`), that share each sequence (`sequence`) and each layer (`tensor`)."""
     precision: str
     device: str
     num_train_examples: int | None
@@ -175,52 +174,30 @@ class RunReport:
 
 OPTION = "--rehearsed"
 _MOST_BYTES = 64 << 20
-
-
-class _Device(BaseModel):
-    peak_bytes: int
-
-
-class _Time(BaseModel):
-    step_seconds: float
-    low_seconds: float
-    high_seconds: float
-
-
-class _Rank(BaseModel):
-    device_peak_bytes: int
-
-
-class _Report(BaseModel):
-    """The part of a rehearsal's report that is read."""
-
-    world_size: int
-    device: _Device
-    ranks: list[_Rank] = Field(default_factory=list)
-    """Ranks that differ; `device` may be of another rank than the one that needs most."""
-    time: _Time | None = None
+_SECONDS = ("step_seconds", "low_seconds", "high_seconds")
 
 
 def read_rehearsal(file: Path, world_size: int) -> dict[str, float | None]:
     """The figures of :attr:`RunReport.rehearsed`. LaunchError for another file, or number of ranks."""
     try:
-        report = _Report.model_validate_json(read_bytes(file, max_bytes=_MOST_BYTES))
+        report = json.loads(read_bytes(file, max_bytes=_MOST_BYTES))
+        ranks, time = int(report["world_size"]), report.get("time")
+        # `device` may be of another rank than the one that needs most.
+        peaks = [report["device"]["peak_bytes"], *(rank["device_peak_bytes"] for rank in report.get("ranks", ()))]
+        found: dict[str, float | None] = {"peak_bytes": max(map(int, peaks))}
+        found |= {name: None if time is None else float(time[name]) for name in _SECONDS}
     except DocumentError as error:
         raise LaunchError(
             f"{file}: {error.message}", where=OPTION, hint="Name a report of 'zerokit rehearse -o FILE'"
         ) from error
-    except ValidationError as error:
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise LaunchError(
-            f"{file} is no report of a rehearsal",
-            where=OPTION,
-            hint="Write it with 'zerokit rehearse -o FILE'",
+            f"{file} is no report of a rehearsal", where=OPTION, hint="Write it with 'zerokit rehearse -o FILE'"
         ) from error
-    if report.world_size != world_size:
+    if ranks != world_size:
         raise LaunchError(
-            f"{file} is of {report.world_size} ranks, and this run has {world_size}",
+            f"{file} is of {ranks} ranks, and this run has {world_size}",
             where=OPTION,
             hint=f"Rehearse with --num-gpus {world_size}",
         )
-    peak = max([report.device.peak_bytes, *(rank.device_peak_bytes for rank in report.ranks)])
-    time = dict.fromkeys(_Time.model_fields) if report.time is None else report.time.model_dump()
-    return {"peak_bytes": peak, **time}
+    return found

@@ -26,11 +26,7 @@ class Restarts:
         self._earlier = set() if continues else {_inode(folder) for folder in checkpoints(self._folder)}
 
     def __call__(self, crash: str) -> Sequence[str] | None:
-        """What to add to the command line for another try, after a line about it; None to give up.
-
-        Args:
-            crash: why the run ended.
-        """
+        """What to add to the command line for another try, after a line about it; None to give up."""
         newest = self._newest()
         if self._done == self._retries:
             return None

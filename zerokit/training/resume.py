@@ -5,24 +5,23 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from zerokit import console
 from zerokit.checkpoint.checksums import SUMS_FILE, check_checksums, complete_checksums, files_of
 from zerokit.checkpoint.pickles import check_pickles
 from zerokit.checkpoint.reshard import reshard
-from zerokit.checkpoint.step_folder import LATEST, TRAINER_STATE
+from zerokit.checkpoint.step_folder import LATEST, TRAINER_STATE, named_as_latest, optimizer_ranks
 from zerokit.checkpoint.torch_file import read_archive
 from zerokit.choices import OUTPUT_DIR
 from zerokit.distributed.group import RankGroup
 from zerokit.distributed.run_policy import RunPolicy
 from zerokit.documents import COPY_HINT, first_unreadable, printable, read_document
-from zerokit.errors import CheckpointError, RecipeError, nearest
+from zerokit.errors import CheckpointError, DocumentError, RecipeError, nearest
 from zerokit.recipe import LoadedRecipe
 from zerokit.recipe.training_keys import NO_LIMIT
 from zerokit.resolving.contradictions import Resolved
@@ -47,11 +46,6 @@ AUTO_RESUME = "auto"
 
 _ANOTHER = "Continue from an earlier checkpoint-N"
 
-_LONGEST_TAG = 256
-"""Bytes; names of folders are not longer."""
-
-_PART = re.compile(r"zero_pp_rank_(\d+)_.*optim_states\.pt$")
-
 
 def find_resume(group: RankGroup, resolved: Resolved, loaded: LoadedRecipe) -> Path | None:
     """The checkpoint-N of ``training.resume_from_checkpoint`` (a path, or true for the last one).
@@ -73,8 +67,6 @@ def find_resume(group: RankGroup, resolved: Resolved, loaded: LoadedRecipe) -> P
         return None
 
     def choose() -> Path | None:
-        if not group.ranks.is_main and group.policy.has_all_ranks:
-            return None
         if asked not in (True, AUTO_RESUME):
             return Path(asked)
         output_dir = Path(resolved.training["output_dir"])
@@ -82,7 +74,7 @@ def find_resume(group: RankGroup, resolved: Resolved, loaded: LoadedRecipe) -> P
             return None
         return _last_whole(output_dir, where)
 
-    folder = group.broadcast_object(group.together(choose))
+    folder = group.from_main(choose)
     if folder is None:
         return None
 
@@ -125,9 +117,7 @@ def _last_whole(output_dir: Path, where: str) -> Path:
     for link in dangling_checkpoints(output_dir):
         if checkpoint_number(link) > checkpoint_number(folder):
             raise CheckpointError(
-                "is a link to a missing folder",
-                where=printable(link),
-                hint="Restore the folder, or remove the link",
+                "is a link to a missing folder", where=printable(link), hint="Restore the folder, or remove the link"
             )
     for later in found[found.index(folder) + 1 :]:
         _check_readable(later)
@@ -156,14 +146,10 @@ def describe_finished_run(loaded: LoadedRecipe) -> str | None:
     now = json.loads(json.dumps(loaded.recipe.model_dump(exclude_unset=True), default=str))
     try:
         was, steps = report["recipe"], int(report["steps"])
-        is_longer, different = (
-            _is_longer(was["training"], now["training"], steps),
-            recipe_differences(was, now),
-        )
+        is_longer = _is_longer(was["training"], now["training"], steps)
+        different = recipe_differences(was, now)
     except (TypeError, KeyError, ValueError):
-        raise RecipeError(
-            f"'{file}' is damaged", where=loaded.where("training", "output_dir"), hint=_OTHER
-        ) from None
+        raise RecipeError(f"'{file}' is damaged", where=loaded.where("training", "output_dir"), hint=_OTHER) from None
     if different:
         raise RecipeError(
             f"'{folder}' has the model of a run that differs: {in_words(different)}",
@@ -185,13 +171,8 @@ def _is_longer(was: Mapping[str, Any], now: Mapping[str, Any], steps: int) -> bo
     return float(now.get("num_train_epochs", 3)) > float(was.get("num_train_epochs", 3))
 
 
-def check_length(
-    checkpoint: Path, args: TrainingArguments, max_steps: int, loaded: LoadedRecipe
-) -> str | None:
+def check_length(checkpoint: Path, args: TrainingArguments, max_steps: int, loaded: LoadedRecipe) -> str | None:
     """Compare the length of the run with that of the checkpoint's run.
-
-    Args:
-        max_steps: of this run.
 
     Returns:
         a line about another length.
@@ -284,6 +265,8 @@ def missing_part(folder: Path) -> str | None:
         state, problem = (folder / TRAINER_STATE).read_bytes(), _lacks_part(folder)
     except OSError as error:
         return f"cannot be read: {error.strerror or error}"
+    except DocumentError as error:
+        return f"{LATEST} {error.message}"
     try:
         json.loads(state)
     except ValueError as error:
@@ -293,11 +276,10 @@ def missing_part(folder: Path) -> str | None:
 
 def _lacks_part(folder: Path) -> str | None:
     states = _states_folder(folder)
-    ranks = _saving_ranks(states)
+    ranks = {rank for rank, _ in optimizer_ranks(file.name for file in states.glob("*"))}
     parts = {
         "latest, which names DeepSpeed's part": (folder / LATEST).is_file(),
-        "DeepSpeed's part, which latest names": states.is_dir()
-        and states.resolve().parent == folder.resolve(),
+        "DeepSpeed's part, which latest names": states.is_dir() and states.resolve().parent == folder.resolve(),
         "the states of the model": any(states.glob("*model_states.pt")),
         "the states of the optimizer of each rank": ranks == set(range(len(ranks)))
         and (bool(ranks) or _has_optimizer(states / "mp_rank_00_model_states.pt")),
@@ -315,22 +297,15 @@ def _has_optimizer(model: Path) -> bool:
 
 
 def _states_folder(folder: Path) -> Path:
-    """DeepSpeed's folder in a checkpoint-N, which ``latest`` names; a missing path if there is none."""
-    tag = folder / LATEST
-    if not tag.is_file():
-        return tag
-    with tag.open("rb") as file:
-        return folder / file.read(_LONGEST_TAG).decode(errors="replace").strip()
-
-
-def _saving_ranks(states: Path) -> set[int]:
-    """The ranks with a part of the optimizer in DeepSpeed's folder of a checkpoint."""
-    return {int(found[1]) for file in states.glob("*") if (found := _PART.search(file.name))}
+    """DeepSpeed's folder in a checkpoint-N, which ``latest`` names; the file ``latest`` if that is missing."""
+    return folder / named_as_latest(folder).get(LATEST, LATEST)
 
 
 def num_saving_ranks(folder: Path) -> int:
     """Number of ranks that saved a checkpoint-N; 0 without ZeRO, which does not partition the optimizer."""
-    return max(_saving_ranks(_states_folder(folder)), default=-1) + 1
+    found = optimizer_ranks(file.name for file in _states_folder(folder).glob("*"))
+    # Of tensor parallelism, ranks of a group have the same number and a model-parallel rank each.
+    return (max((rank for rank, _ in found), default=-1) + 1) * len({model_rank for _, model_rank in found})
 
 
 def check_resumed(group: RankGroup, folder: Path, *, verify: bool, trusted: bool) -> None:
@@ -367,49 +342,37 @@ def check_resumed(group: RankGroup, folder: Path, *, verify: bool, trusted: bool
     group.together(check)
 
 
-class ReshardedCheckpoint:
-    """The checkpoint to resume from, with one part for each rank of this run."""
+def reshard_for_run(group: RankGroup, resume: Path | None, output_dir: Path, removal: ExitStack) -> Path | None:
+    """The checkpoint to resume from, with one part for each rank of this run. ZerokitError on every rank.
 
-    def __init__(self, group: RankGroup, resume: Path | None, output_dir: Path) -> None:
-        """Reshard a checkpoint of another number of ranks next to this run's. ZerokitError on every rank."""
-        self.folder = resume
-        self._made: Path | None = None
-        self._is_main = group.ranks.is_main
-        ranks = group.ranks.world_size
-        if resume is None or num_saving_ranks(resume) in (0, ranks):
-            return
-        name = f"{resume.name}-on-{quantity(ranks, 'rank').replace(' ', '-')}"
-        made = output_dir / RESHARDED / name
-        group.together(lambda: self._make(resume, made, ranks) if self._is_main else None)
-        self.folder = self._made = made
+    Args:
+        removal: gets the removal of a checkpoint that is resharded, next to this run's.
+    """
+    ranks = group.ranks.world_size
+    if resume is None or (saving := num_saving_ranks(resume)) in (0, ranks):
+        return resume
+    made = output_dir / RESHARDED / f"{resume.name}-on-{quantity(ranks, 'rank').replace(' ', '-')}"
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.remove()
-
-    def remove(self) -> None:
-        """Remove the resharded checkpoint, after every rank has loaded it."""
-        if self._made is not None and self._is_main:
-            with suppress(OSError):
-                remove(self._made.parent)
-        self._made = None
-
-    def _make(self, resume: Path, made: Path, ranks: int) -> None:
-        was = quantity(num_saving_ranks(resume), "rank")
-        console.note(f"{resume} was saved by {was}, and this run has {ranks}: it is resharded")
-        self._made = made
+    def make() -> None:
+        console.note(f"{resume} was saved by {quantity(saving, 'rank')}, and this run has {ranks}: it is resharded")
+        removal.callback(_remove_resharded, made.parent)
         make_staging(made.parent)
-        try:
-            reshard(resume, made, num_ranks=ranks, verify=False, sums=False)
-        except BaseException:
-            self.remove()
-            raise
+        reshard(resume, made, num_ranks=ranks, verify=False, sums=False)
+
+    group.together(lambda: make() if group.ranks.is_main else None)
+    return made
 
 
-def resumed_identity(checkpoint: Path, now: Identity, *, where: str) -> Identity:
+def _remove_resharded(folder: Path) -> None:
+    with suppress(OSError):
+        remove(folder)
+
+
+def resumed_identity(checkpoint: Path, now: Identity, *, data_ranks: int, where: str) -> Identity:
     """The identity of a run that is resumed from `checkpoint`.
+
+    Args:
+        data_ranks: ranks of the run, or groups of ranks, that read different batches.
 
     Raises:
         RecipeError: the checkpoint is of another recipe, data or model. Most differences would have no
@@ -433,14 +396,10 @@ def resumed_identity(checkpoint: Path, now: Identity, *, where: str) -> Identity
     fix = "Set it back"
     of = "a run that differs"
     if different == num_examples_differ(was, now):
-        each, left = divmod(was.examples_per_step, now.world_size)
+        each, left = divmod(was.examples_per_step, data_ranks)
         fix = f"Set per_device_train_batch_size times gradient_accumulation_steps to {each}"
         if left:
             fix = f"Start a number of ranks that divides {was.examples_per_step}"
         if was.world_size != now.world_size:
             of = f"a run of {quantity(was.world_size, 'rank')}"
-    raise RecipeError(
-        f"'{checkpoint}' is of {of}: {in_words(different)}",
-        where=where,
-        hint=f"{fix}; or {restart}",
-    )
+    raise RecipeError(f"'{checkpoint}' is of {of}: {in_words(different)}", where=where, hint=f"{fix}; or {restart}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -14,23 +14,27 @@ from transformers import TrainerCallback
 
 import zerokit
 from zerokit import console
-from zerokit.distributed.cores import bind_to_cores, use_all_cores
+from zerokit.distributed.cores import bind_to_cores
 from zerokit.distributed.group import count_gpus
 from zerokit.distributed.loader_workers import report_lost_batches
 from zerokit.errors import ConfigError, RankError, RunError, ZerokitError
 from zerokit.patches import Patch, put
-from zerokit.reporting.curves import draw_losses
+from zerokit.reporting.losses import read_losses
+from zerokit.reporting.page import write_picture
 from zerokit.training.announce import announce, count_parameters
 from zerokit.training.chunked_loss import chunk_the_loss, wants_chunked_loss
 from zerokit.training.engine import read_parameters_once, reset_module_order
-from zerokit.training.model import build_model, set_leaf_modules, switch_dropout_off, weights_dtype
+from zerokit.training.long_sequences import tile_mlps
+from zerokit.training.model import build_model, call_same_modules, switch_dropout_off, weights_dtype
 from zerokit.training.optimizers import host_optimizer
 from zerokit.training.peft.adapter import add_adapter
 from zerokit.training.peft.compatibility import loading_options
 from zerokit.training.progress import PeakMemory, RunProgress
 from zerokit.training.report import METRICS_FILE, RunReport
-from zerokit.training.resume import ReshardedCheckpoint
+from zerokit.training.resume import reshard_for_run
+from zerokit.training.samples import Samples
 from zerokit.training.save import publish_model
+from zerokit.training.tensor_parallel import loading_whole
 from zerokit.training.throughput import Throughput, operations_per_token, peak_flops
 from zerokit.training.trackers import CURVE_FILE, trackers
 from zerokit.units import format_bytes, format_seconds, quantity
@@ -53,8 +57,9 @@ def run(context: RunContext, rehearsed: dict[str, float | None] | None = None) -
     """
     group = context.group
     try:
-        with ReshardedCheckpoint(group, context.output.resume, context.output_dir) as checkpoint:
-            _run(context, checkpoint, rehearsed)
+        with ExitStack() as removal:
+            checkpoint = reshard_for_run(group, context.output.resume, context.output_dir, removal)
+            _run(context, checkpoint, removal, rehearsed)
     except (MemoryError, RuntimeError) as error:
         text = str(error)
         if not isinstance(error, MemoryError) and not any(words in text for words in _NO_MEMORY):
@@ -73,7 +78,7 @@ _NO_MEMORY = ("out of memory", "can't allocate memory", "Cannot allocate memory"
 
 
 def _run(
-    context: RunContext, checkpoint: ReshardedCheckpoint, rehearsed: dict[str, float | None] | None
+    context: RunContext, checkpoint: Path | None, removal: ExitStack, rehearsed: dict[str, float | None] | None
 ) -> None:
     group = context.group
     note = console.note if group.ranks.is_main else None
@@ -88,6 +93,8 @@ def _run(
         reset_module_order()
         read_parameters_once()
     model = _build_model(context, note)
+    if context.tiled_mlps:
+        tile_mlps(model, context.tiled_mlps)
     learns = context.adapter is not None and context.adapter.method.tokens == "embedded"
     chunked = wants_chunked_loss(context.task.section, context.args, learns_tokens=learns)
     chunked = chunked and chunk_the_loss(model, note)
@@ -100,14 +107,13 @@ def _run(
     reports_to = trackers(context.loaded)
     operations = operations_per_token(model)
     throughput = Throughput(operations, _flops(context) if cuda else None)
-    progress = RunProgress(
-        context.output_dir, to_csv="csv" in reports_to, throughput=throughput, memory=memory
-    )
-    trainer = _make_trainer(context, model, [progress, _RemoveCheckpoint(checkpoint)], operations)
+    progress = RunProgress(context.output_dir, to_csv="csv" in reports_to, throughput=throughput, memory=memory)
+    samples = [Samples(context)] if context.sample_prompts else []  # before `progress`, whose clock it would stop
+    trainer = _make_trainer(context, model, [*samples, progress, _RemoveCheckpoint(removal)], operations)
     try:
         leaves = group.leave_request.handle_requests(group.gather_objects)
         with leaves if group.policy.writes_files else nullcontext():
-            result = _fit(trainer, context, checkpoint.folder)
+            result = _fit(trainer, context, checkpoint)
     finally:
         progress.stop()
     before, after = _held_out(trainer)
@@ -125,6 +131,7 @@ def _run(
         num_trainable_parameters=count_parameters(model, trainable=True),
         zero_stage=context.zero_stage,
         world_size=group.ranks.world_size,
+        parallel={"data": context.group_place.data_ranks, **context.loaded.recipe.parallel.model_dump()},
         precision=context.loaded.recipe.precision or context.precision,
         device="cuda" if cuda else "cpu",
         num_train_examples=None if context.stream is not None else len(context.train),
@@ -151,8 +158,8 @@ def _run(
     )
     files = publish_model(trainer, context.output, group, report)
     if group.ranks.is_main:
-        if "png" in reports_to:
-            _draw(context.output_dir)
+        if "svg" in reports_to:
+            draw_losses(context.output_dir)
         _print_summary(report, context, len(files))
 
 
@@ -160,10 +167,7 @@ def _assign_cores(context: RunContext) -> int | None:
     """Give each rank its own cores if it steps the optimizer on them; returns their number."""
     if not context.own.bind_cores or not host_optimizer(context.resolved.ds_config):
         return None
-    if context.group.policy.uses_this_machine:
-        return bind_to_cores(context.group)
-    use_all_cores()
-    return None
+    return bind_to_cores(context.group) if context.group.policy.uses_this_machine else None
 
 
 def _build_model(context: RunContext, note: Callable[[str], None] | None) -> PreTrainedModel:
@@ -175,12 +179,13 @@ def _build_model(context: RunContext, note: Callable[[str], None] | None) -> Pre
         torch.set_float32_matmul_precision(recipe.matmul_precision)
     dtype = weights_dtype(recipe.model, context.precision)
     options = loading_options(context.loaded, context.adapter, context.precision)
-    model = build_model(context.model, recipe.model, dtype, context.task.model, **options)
+    with loading_whole():
+        model = build_model(context.model, recipe.model, dtype, context.task.model, **options)
     if context.generation is not None:
         model.generation_config = context.generation
     model = add_adapter(model, context.adapter, context.loaded, context.args, context.task.peft_type)
     if context.group.ranks.world_size > 1:
-        set_leaf_modules(model, context.zero_stage, context.loaded.where("deepspeed"), note)
+        call_same_modules(model, context.zero_stage, context.loaded.where("deepspeed"), note)
     if context.task.needs_reference:  # the reference has no dropout
         switch_dropout_off(model)
     return model
@@ -195,22 +200,24 @@ def _flops(context: RunContext) -> float | None:
     return None if flops is None else flops * context.group.ranks.world_size
 
 
-def _draw(output_dir: Path) -> None:
+def draw_losses(output_dir: Path) -> None:
+    """Write the picture of a run's losses, or print why there is none."""
     try:
-        draw_losses(output_dir / METRICS_FILE, output_dir / CURVE_FILE)
-    except (OSError, ValueError, ZerokitError) as error:  # the run is saved: it must not fail
-        reason = getattr(error, "strerror", None) or getattr(error, "message", None) or error
-        console.note(f"{output_dir / CURVE_FILE} cannot be written: {reason}")
+        losses = read_losses(output_dir / METRICS_FILE)
+        title = f"Loss of {output_dir.name}"
+        write_picture(output_dir / CURVE_FILE, "losses", losses, title, follow_links=False)
+    except ZerokitError as error:  # the run is saved: it must not fail
+        console.note(f"{output_dir / CURVE_FILE} cannot be written: {error.message}")
 
 
 class _RemoveCheckpoint(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
     """Removes a resharded checkpoint after the first step, when all ranks have loaded it."""
 
-    def __init__(self, checkpoint: ReshardedCheckpoint) -> None:
-        self._checkpoint = checkpoint
+    def __init__(self, removal: ExitStack) -> None:
+        self._removal = removal
 
     def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-        self._checkpoint.remove()
+        self._removal.close()
 
 
 def _seed_everything(context: RunContext) -> None:
@@ -315,8 +322,7 @@ def compare_with_expected(report: RunReport) -> str:
     if report.step_seconds is not None and expected.get("step_seconds") is not None:
         low, high = expected["low_seconds"], expected["high_seconds"]
         said.append(
-            f"a step {report.step_seconds:.3g} s, rehearsed {expected['step_seconds']:.3g} "
-            f"({low:.3g} to {high:.3g}) s"
+            f"a step {report.step_seconds:.3g} s, rehearsed {expected['step_seconds']:.3g} ({low:.3g} to {high:.3g}) s"
         )
     return f"measured and expected: {'; '.join(said)}" if said else ""
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zerokit.distributed.parallel_groups import GroupPlace
+from zerokit.hardware.cluster import Parallelism
 from zerokit.training.formats import detect_format
 
 if TYPE_CHECKING:
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 
     from zerokit.data.content import FileContent
     from zerokit.distributed.group import RankGroup
+    from zerokit.generation.prompts import Prompt
     from zerokit.recipe import LoadedRecipe
     from zerokit.recipe.model import Format
     from zerokit.recipe.training_keys import OwnKeys
@@ -64,6 +67,8 @@ class RunContext:
     task: Task = field(init=False)
     tokenizer: PreTrainedTokenizerBase = field(init=False)
     model: PreparedModel = field(init=False)
+    tiled_mlps: tuple[str, ...] = field(init=False)
+    """Paths of the modules to run in tiles of tokens (`ModelShape.mlp_modules`)."""
     generation: GenerationConfig | None = field(init=False)
     """None for a model that generates no text."""
     stream: Stream | None = field(init=False)
@@ -74,6 +79,8 @@ class RunContext:
     """File and line of the training examples."""
     held_out: Dataset | None = field(init=False)
     """Tokenized."""
+    sample_prompts: list[Prompt] = field(init=False)
+    """Prompts to complete at each evaluation; empty without `training.sample_prompts`."""
     args: TrainingArguments = field(init=False)
     identity: Identity = field(init=False)
     padding: Padding | None = field(init=False)
@@ -86,8 +93,13 @@ class RunContext:
         return format_, self.task.encoder(self.tokenizer, format_, data.columns)
 
     @property
+    def group_place(self) -> GroupPlace:
+        """The place of this rank among groups of ranks that read the same batches."""
+        parallel, ranks = self.loaded.recipe.parallel, self.group.ranks
+        return GroupPlace(ranks.rank, ranks.world_size, Parallelism(parallel.sequence, parallel.tensor))
+
+    @property
     def zero_stage(self) -> int:
-        """The ZeRO stage of the run."""
         return int(self.resolved.ds_config["zero_optimization"].get("stage", 0))
 
     @property

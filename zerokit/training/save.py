@@ -28,9 +28,7 @@ _NEW_LINK = f"{MARK}-link"
 """Temporary name in ``.replaced`` of a new link."""
 
 
-def publish_model(
-    trainer: ZeroTrainer, output: OutputFolder, group: RankGroup, report: RunReport
-) -> list[Path]:
+def publish_model(trainer: ZeroTrainer, output: OutputFolder, group: RankGroup, report: RunReport) -> list[Path]:
     """Save weights (safetensors), config, generation config, tokenizer and ``run.json`` into `output`.
 
     All ranks take part, because under ZeRO-3 each holds a part of the weights. Whatever ends this process,
@@ -58,15 +56,11 @@ def publish_model(
         staging, *writer.other_places = staged
         trainer.save_model(str(staging))
     return group.together(
-        lambda: (
-            _publish_in_first(places, writer.problems, report, group.policy) if group.ranks.is_main else []
-        )
+        lambda: _publish_in_first(places, writer.problems, report, group.policy) if group.ranks.is_main else []
     )
 
 
-def _publish_in_first(
-    places: list[Path], problems: DiskProblems, report: RunReport, policy: RunPolicy
-) -> list[Path]:
+def _publish_in_first(places: list[Path], problems: DiskProblems, report: RunReport, policy: RunPolicy) -> list[Path]:
     """Publish in the first of `places` where the weights could be written.
 
     `places` are in order of preference. `problems` has one entry for each place, from the first on, where

@@ -22,9 +22,7 @@ _FUSED = "deepspeed.runtime.fp16.fused_optimizer:FP16_Optimizer"
 _UNFUSED = "deepspeed.runtime.fp16.unfused_optimizer:FP16_UnfusedOptimizer"
 _STAGE_1_2 = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer"
 _STAGE_3 = "deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3"
-_UPDATE_SCALE = [
-    Patch(owner, "_update_scale", _PURPOSE) for owner in (_STAGE_1_2, _STAGE_3, _FUSED, _UNFUSED)
-]
+_UPDATE_SCALE = [Patch(owner, "_update_scale", _PURPOSE) for owner in (_STAGE_1_2, _STAGE_3, _FUSED, _UNFUSED)]
 """ZeRO calls it after it has checked for overflow, before it handles it."""
 _MUON = Patch(_STAGE_3, "_apply_muon_to_accumulated_grads", _PURPOSE)
 _OF_BF16 = declare(
@@ -47,9 +45,7 @@ class SkippableSteps:
     ``optimizer.overflow`` is true after a skipped step, also if DeepSpeed skipped it.
     """
 
-    def __init__(
-        self, engine: Any, accelerator: Accelerator, leaves_out: Callable[[torch.Tensor], bool]
-    ) -> None:
+    def __init__(self, engine: Any, accelerator: Accelerator, leaves_out: Callable[[torch.Tensor], bool]) -> None:
         """Patch the engine. `leaves_out` gets the last loss, and returns the same on every rank."""
         self._optimizer = optimizer = engine.optimizer
         self._skips_step = leaves_out

@@ -73,9 +73,7 @@ def worst(losses: Iterable[Iterable[float]]) -> tuple[int, int]:
     """Rank and micro batch with the first loss that is not a number, else the largest."""
     found = [(rank, micro, loss) for rank, own in enumerate(losses) for micro, loss in enumerate(own)]
     broken = [batch for batch in found if not math.isfinite(batch[2])]
-    rank, micro, _ = (
-        min(broken, key=lambda batch: batch[1]) if broken else max(found, key=lambda batch: batch[2])
-    )
+    rank, micro, _ = min(broken, key=lambda batch: batch[1]) if broken else max(found, key=lambda batch: batch[2])
     return rank, micro
 
 
@@ -86,6 +84,7 @@ class StepMonitor:
         name_batch: returns the examples of a micro batch, by its rank, its number in the step and the number
             of steps before; an empty string on ranks that do not know them.
         padding_token: id of the token that is not counted if batches have no attention mask.
+        copies: number of ranks that have the same tokens.
     """
 
     def __init__(
@@ -98,10 +97,11 @@ class StepMonitor:
         on_spike: str,
         max_skipped_steps: int,
         padding_token: int | None = None,
+        copies: int = 1,
     ) -> None:
         self._group, self._args, self._accelerator = group, args, accelerator
         self._name_batch, self._on_spike = name_batch, on_spike
-        self._padding_token = padding_token
+        self._padding_token, self._copies = padding_token, copies
         self.counts_tokens = args.include_num_input_tokens_seen
         """``all``, ``non_padding`` or ``no``."""
         skips = on_spike == "skip" and group.policy.has_values
@@ -222,7 +222,7 @@ class StepMonitor:
         loss_sum, asking, num_tokens, *norms = total.tolist()
         self._num_tokens.zero_()
         self.is_asked_to_leave = asking > 0
-        self.state.num_input_tokens_seen += round(num_tokens)
+        self.state.num_input_tokens_seen += round(num_tokens / self._copies)
         grad_norm = norms[0] if isinstance(norm, torch.Tensor) else norm
         return loss_sum / self._args.world_size, grad_norm
 
@@ -233,8 +233,8 @@ class StepMonitor:
         """The micro batch with the highest loss, with its examples; the same on every rank."""
         rank, micro = worst(self._group.gather_objects([float(loss) for loss in losses]))
         step = self.state.global_step
-        names = self._group.gather_objects(self._group.together(lambda: self._name_batch(rank, micro, step)))
-        return next(filter(None, names), f"rank {rank}")
+        name = self._group.together(lambda: self._name_batch(rank, micro, step))
+        return self._group.first(name or None) or f"rank {rank}"
 
     def _note_skipped(self, what: str, losses: list[torch.Tensor]) -> None:
         assert self.max_skipped is not None

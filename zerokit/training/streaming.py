@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from itertools import islice
 from math import ceil
 from pathlib import Path
@@ -134,9 +134,7 @@ class Stream:
         if self.first.sequences is None:
             count = self.first.num_examples
             raise DataError(
-                f"none of its first {count:,} examples has a token to train on"
-                if count
-                else "has no examples",
+                f"none of its first {count:,} examples has a token to train on" if count else "has no examples",
                 where=self.where,
                 hint="Raise task.seq_len, or check the data",
             )
@@ -282,28 +280,20 @@ class MicroBatch:
         return replace(self, inputs=pinned)
 
 
+@dataclass(eq=False)
 class StreamOfRank(IterableDataset[MicroBatch | ZerokitError]):
     """The micro batches of one rank. An error is its last item, because workers would drop its hint."""
 
-    def __init__(
-        self,
-        stream: Stream,
-        *,
-        rank: int,
-        ranks: int,
-        batch_size: int,
-        accumulation: int,
-        layout: Layout | None,
-        blank: Mapping[str, Any],
-        collator: Collator,
-    ) -> None:
-        """`layout` of a step; None keeps the order."""
-        self.stream = stream
-        self.rank, self.ranks = rank, ranks
-        self.batch_size, self.accumulation = batch_size, accumulation
-        self.layout = layout
-        self.blank = blank
-        self.collator = collator
+    stream: Stream
+    _: KW_ONLY
+    rank: int
+    ranks: int
+    batch_size: int
+    accumulation: int
+    layout: Layout | None
+    """Of a step; None keeps the order."""
+    blank: Mapping[str, Any]
+    collator: Collator
 
     def __iter__(self) -> Iterator[MicroBatch | ZerokitError]:
         size = self.batch_size * self.accumulation * self.ranks
@@ -346,13 +336,9 @@ def read_position(checkpoint: Path) -> Position:
     try:
         found = Position(**read_document(file).data)
         numbers = (found.epoch, found.buffer, found.example, found.taken)
-        if all(isinstance(number, int) and number >= 0 for number in numbers) and isinstance(
-            found.state, dict | None
-        ):
+        if all(isinstance(number, int) and number >= 0 for number in numbers) and isinstance(found.state, dict | None):
             return found
         reason = "has a number that is none"
     except (DocumentError, TypeError) as error:
         reason = str(error)
-    raise CheckpointError(
-        f"cannot be read: {reason}", where=str(file), hint="Continue from an earlier checkpoint-N"
-    )
+    raise CheckpointError(f"cannot be read: {reason}", where=str(file), hint="Continue from an earlier checkpoint-N")

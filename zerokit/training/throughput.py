@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 
 class Speed(NamedTuple):
-    """The speed of some steps."""
-
     tokens_per_second: float
     """Over all ranks, without padding."""
     mfu: float | None
@@ -24,11 +22,7 @@ class Speed(NamedTuple):
 
 
 class Throughput:
-    """The time of steps, without evaluations and checkpoints.
-
-    Args:
-        flops: FLOP/s of all cards together; None if unknown.
-    """
+    """The time of steps, without evaluations and checkpoints."""
 
     def __init__(self, operations_per_token: int | None = None, flops: float | None = None) -> None:
         self._operations, self._flops = operations_per_token, flops

@@ -7,36 +7,25 @@ from importlib.util import find_spec
 from typing import Any
 
 from zerokit.errors import RecipeError, did_you_mean
-from zerokit.extras import require
 from zerokit.recipe.load import LoadedRecipe
+from zerokit.tables import table_of
 
-BUILT_IN = ("csv", "png")
+BUILT_IN = ("csv", "svg")
 """``metrics.csv`` and the curve of the loss, which zerokit writes itself."""
-CURVE_FILE = "loss.png"
+CURVE_FILE = "loss.svg"
 
-_MODULES: dict[str, tuple[str, ...]] = {
-    **{name: (name,) for name in ("clearml", "codecarbon", "comet_ml", "dvclive", "mlflow", "neptune")},
-    **{name: (name,) for name in ("swanlab", "trackio", "wandb")},
-    "azure_ml": ("azureml",),
-    "dagshub": ("dagshub", "mlflow"),
-    "flyte": ("flytekit",),
-    "kubeflow": (),
-    "tensorboard": ("tensorboard",),
-}
+_TABLE = table_of(__file__)
+_MODULES: dict[str, list[str]] = _TABLE["modules"]
 """What transformers' ``INTEGRATION_TO_CALLBACK`` knows -> what that imports."""
-_ALTERNATIVES = {"tensorboard": "tensorboardX"}
+_ALTERNATIVES: dict[str, str] = _TABLE["alternatives"]
 """Module -> another that transformers accepts instead."""
-_PACKAGES = {"azureml": "azureml-core", "comet_ml": "comet-ml"}
+_PACKAGES: dict[str, str] = _TABLE["packages"]
 """Module -> its package, if the names differ."""
-_READ_BY: dict[str, tuple[str, ...]] = {
-    **{f"trackio_{name}": ("trackio",) for name in ("space_id", "bucket_id", "static_space_id")},
-    **dict.fromkeys(("project", "hub_private_repo"), ("trackio",)),
-    "run_name": ("wandb", "mlflow", "comet_ml", "swanlab", "trackio", "dagshub"),
-}
+_READ_BY: dict[str, list[str]] = _TABLE["read_by"]
 """Key of `training` that only trackers read -> the trackers that read it."""
 _OF_TRANSFORMERS = ("all",)
 """All installed trackers: transformers finds them."""
-_IN_OUTPUT_DIR = {"tensorboard": "runs", "codecarbon": "emissions.csv"}
+_IN_OUTPUT_DIR: dict[str, str] = _TABLE["in_output_dir"]
 """Tracker -> the file or folder that it writes in the output folder."""
 
 
@@ -52,7 +41,7 @@ def trackers(loaded: LoadedRecipe) -> tuple[str, ...]:
     found = tuple(str(name) for name in names if name not in (None, "none"))
     where = loaded.where("training", "report_to")
     if "png" in found:
-        require("plot", where=where)
+        raise RecipeError("the picture of the losses is written as SVG, not as PNG", where=where, hint="Write svg")
     for name in found:
         if name in (*BUILT_IN, *_OF_TRANSFORMERS):
             continue
@@ -65,9 +54,7 @@ def trackers(loaded: LoadedRecipe) -> tuple[str, ...]:
             if not any(find_spec(name) for name in (module, _ALTERNATIVES.get(module, module))):
                 package = _PACKAGES.get(module, module)
                 raise RecipeError(
-                    f"{package} is not installed",
-                    where=where,
-                    hint=f"Run pip install {package}; csv needs nothing",
+                    f"{package} is not installed", where=where, hint=f"Run pip install {package}; csv needs nothing"
                 )
     for name, readers in _READ_BY.items():
         if loaded.recipe.training.get(name) is None or {*readers, *_OF_TRANSFORMERS} & {*found}:
@@ -86,7 +73,5 @@ def trackers(loaded: LoadedRecipe) -> tuple[str, ...]:
 def tracker_files(names: Sequence[str]) -> list[str]:
     """Files and folders with known names that trackers write into the output folder."""
     return [
-        written
-        for tracker, written in _IN_OUTPUT_DIR.items()
-        if not {tracker, *_OF_TRANSFORMERS}.isdisjoint(names)
+        written for tracker, written in _IN_OUTPUT_DIR.items() if not {tracker, *_OF_TRANSFORMERS}.isdisjoint(names)
     ]

@@ -9,20 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
-from transformers import (
-    PreTrainedModel,
-    Trainer,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
+from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput
 
 from zerokit import console
@@ -34,17 +28,20 @@ from zerokit.distributed.ranks import read_ranks
 from zerokit.distributed.shared_memory import release_shared_memory
 from zerokit.errors import PreemptedError
 from zerokit.files import write_file
+from zerokit.generation.gathered import gathered
 from zerokit.patches import PrivateAttribute, overriding
-from zerokit.training.batch_source import BatchSource, FilledDataset, StreamSource
+from zerokit.training.batch_source import BatchSource, FilledDataset, StreamSource, share_batches
 from zerokit.training.checkpoint_writer import CheckpointWriter
 from zerokit.training.engine import exclude_timer_from_compile, speed_up_calls, undo_dummy_step
 from zerokit.training.evaluator import Evaluator
 from zerokit.training.folder import checkpoints
+from zerokit.training.long_sequences import offload_checkpointed_inputs
 from zerokit.training.nvme_optimizer_state import load_nvme_optimizer_states
 from zerokit.training.optimizers import warmup_warning
 from zerokit.training.peft.prompts import save_virtual_tokens
 from zerokit.training.resume import AUTO_RESUME, check_length
 from zerokit.training.run_context import RunContext
+from zerokit.training.sequence_parallel import collate_part, divide_attention
 from zerokit.training.skipped_steps import SkippableSteps
 from zerokit.training.step_monitor import StepMonitor
 
@@ -76,12 +73,7 @@ _ELEMENTWISE = ("adamw_torch", "adamw_torch_fused")
     _save_checkpoint="survive a full disk, and name a checkpoint when it is complete",
 )
 class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped here
-    """Trains every example exactly once an epoch, and measures the loss per held-out token.
-
-    Args:
-        operations_per_token: of the model, for the logged FLOPs.
-        callbacks: called before zerokit's own hooks.
-    """
+    """Trains every example exactly once an epoch, and measures the loss per held-out token."""
 
     def __init__(
         self,
@@ -92,15 +84,20 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         callbacks: list[TrainerCallback] | None = None,
     ) -> None:
         group, args, task, own = context.group, context.args, context.task, context.own
+        place = context.group_place
+        share_batches(place)
+        divide_attention(place)
         collator = task.collator(context.tokenizer, model)
+        if place.parallelism.sequence > 1:
+            collator = partial(collate_part, collator, place)
         if context.stream is None:
-            self.batches = BatchSource(group, args, task, context.train, context.places)
+            self.batches = BatchSource(group, args, task, context.train, context.places, place)
         else:
             args.ignore_data_skip = True  # a stream begins where the checkpoint was
-            self.batches = StreamSource(group, args, task, context.stream, collator, context.places)
+            self.batches = StreamSource(group, args, task, context.stream, collator, context.places, place)
         held_out: Any = context.held_out
         if held_out is not None:
-            multiple = args.per_device_eval_batch_size * args.world_size
+            multiple = args.per_device_eval_batch_size * place.data_ranks
             held_out = FilledDataset(held_out, multiple, task.blank())
         super().__init__(
             model=model,
@@ -111,7 +108,7 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
             processing_class=context.tokenizer,
             callbacks=callbacks,
         )
-        self._context, self._group, self._task = context, group, task
+        self._context, self._group, self._task, self._group_place = context, group, task, place
         self.compute_loss_func = task.loss  # makes the Trainer count the number of losses of a step
         self._operations_per_token = operations_per_token
         self._has_one_group = False
@@ -127,6 +124,7 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
             on_spike=own.on_spike,
             max_skipped_steps=own.max_skipped_steps,
             padding_token=context.tokenizer.pad_token_id,
+            copies=place.parallelism.tensor,
         )
         self.evaluator = Evaluator(
             task, lambda total: self.accelerator.reduce(total.to(args.device), reduction="sum").cpu()
@@ -180,14 +178,14 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         loss, output = self._task.loss(model, inputs, self.args.label_smoothing_factor)
         count = self._task.num_targets(inputs) if num_items_in_batch is None else num_items_in_batch
         loss = loss / torch.as_tensor(count).clamp(min=1)  # on its device, so nothing waits for it
-        if self.args.average_tokens_across_devices:  # DeepSpeed takes the mean over the ranks
-            loss = loss * self.accelerator.num_processes
+        if self.args.average_tokens_across_devices:  # DeepSpeed takes the mean over all ranks but copies
+            loss = loss * (self.accelerator.num_processes // self._group_place.parallelism.tensor)
         return (loss, output) if return_outputs else loss
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """FLOPs of the matmuls with parameters, which the Trainer logs at the end."""
         tokens = inputs["input_ids"].numel() if "input_ids" in inputs else 0
-        return (self._operations_per_token or 0) * tokens
+        return (self._operations_per_token or 0) * tokens // self._group_place.parallelism.tensor  # summed over ranks
 
     def get_decay_parameter_names(self, model: Any) -> list[str]:
         """The Trainer's, or all names; DeepSpeed drops an empty group."""
@@ -214,6 +212,8 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         loaded_first = None if self._task.needs_reference else resume_from_checkpoint
         with known_classes_only() if is_restricted else nullcontext():
             prepared = super()._prepare_for_training(max_steps, train_dataloader, loaded_first)
+            if self._context.own.activation_offloading:
+                offload_checkpointed_inputs(self.model)
             if self._task.needs_reference:
                 # Until a checkpoint is loaded the model is the one that the run started from.
                 for dataset in (self.train_dataset, self.eval_dataset):
@@ -231,7 +231,9 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
             exclude_timer_from_compile(self.deepspeed)
         if self.monitor.max_skipped is not None:
             SkippableSteps(self.deepspeed, self.accelerator, self.monitor.skips_step)
-        release_shared_memory(read_ranks())  # all ranks have exchanged parameters, so each has it open
+        # Ranks of a tensor group have exchanged nothing yet, so one may not have opened it.
+        self.accelerator.wait_for_everyone()
+        release_shared_memory(read_ranks())
         return prepared  # type: ignore[no-any-return]
 
     def _uses_one_group(self, checkpoint: str | None) -> bool:
@@ -285,9 +287,14 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         """Mean loss per held-out token (or example) over all ranks, and the metrics of the task."""
         engine = self._wrap_model(self.model, training=False)
         engine.eval()
-        batches = map(self._prepare_inputs, dataloader)
-        with self.compute_loss_context_manager():
-            found, count = self.evaluator.measure(engine, self.model, batches, self.processing_class)
+        batches = (self._prepare_inputs(each) for each in dataloader)
+        section, at_once = self._task.section, self.args.eval_batch_size * self._group_place.data_ranks
+        scored = None if section.predict_examples is None else max(1, section.predict_examples // at_once)
+        whole = gathered(engine) if section.generates_answers else nullcontext()
+        with self.compute_loss_context_manager(), whole:
+            found, count = self.evaluator.measure(
+                engine, self.model, batches, self.processing_class, scored_batches=scored
+            )
         if not math.isfinite(found["loss"]):
             self.monitor.stop(f"the held-out loss is {found['loss']} after step {self.state.global_step}")
         self.evaluator.check_best_metric(self.args.metric_for_best_model, found, metric_key_prefix)
@@ -338,6 +345,8 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         if hasattr(self.model, "peft_config") and config.get("stage") == 3:
             # Frozen parameters are not saved with an adapter, so they need not be gathered.
             return self.deepspeed._zero3_consolidated_16bit_state_dict(exclude_frozen_parameters=True)
+        if self._group_place.parallelism.tensor > 1:  # accelerate asks for a key of stage 3
+            return self.deepspeed._consolidated_16bit_state_dict()
         return self.accelerator.get_state_dict(self.deepspeed)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
@@ -369,20 +378,16 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
             self.state.save_to_json(str(folder / TRAINER_STATE))
 
 
+@dataclass
 class _Hooks(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
     """Actions of a ZeroTrainer at the Trainer's hooks, after all other callbacks."""
 
-    def __init__(
-        self,
-        group: RankGroup,
-        batches: BatchSource,
-        monitor: StepMonitor,
-        checkpoints: CheckpointWriter,
-        resumes_itself: bool,
-    ) -> None:
-        self._group, self._batches, self._monitor, self._checkpoints = group, batches, monitor, checkpoints
-        self._resumes_itself = resumes_itself
-        self._first_step = 0
+    _group: RankGroup
+    _batches: BatchSource
+    _monitor: StepMonitor
+    _checkpoints: CheckpointWriter
+    _resumes_itself: bool
+    _first_step: int = 0
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, *_: Any, **kwargs: Any) -> None:
         self._first_step = state.global_step
@@ -410,10 +415,7 @@ class _Hooks(TrainerCallback):  # type: ignore[misc]  # transformers is untyped 
             hint = f"The same command continues from {left[-1]}"
         elif left:
             hint = f"Resume with --resume auto, from {left[-1]}"
-        raise PreemptedError(
-            f"preempted after step {state.global_step} (rank {rank}: {why})",
-            hint=hint,
-        )
+        raise PreemptedError(f"preempted after step {state.global_step} (rank {rank}: {why})", hint=hint)
 
     def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.global_step == self._first_step:  # of a run that is resumed at its end

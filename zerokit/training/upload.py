@@ -41,9 +41,7 @@ def check_upload(repo: str) -> None:
     name = user["name"]
     if ((user.get("auth") or {}).get("accessToken") or {}).get("role") == "read":
         raise LaunchError(
-            f"the token of {name} is read-only",
-            where=OPTION,
-            hint="Run 'hf auth login' with one that may write",
+            f"the token of {name} is read-only", where=OPTION, hint="Run 'hf auth login' with one that may write"
         )
     owner, _, model = repo.partition("/")
     writable = {name, *(org["name"] for org in user.get("orgs") or () if org.get("roleInOrg") != "read")}

@@ -5,8 +5,6 @@ With `deepspeed_config_file` accelerate refuses every key that the ds_config has
 only what starts processes is written.
 """
 
-from __future__ import annotations
-
 import json
 
 from zerokit.choices import DEFAULT_PORT
@@ -18,7 +16,6 @@ def accelerate_yaml(decisions: Decisions, ds_config_file: str) -> str:
     """The text of a YAML file for ``accelerate launch --config_file``.
 
     Args:
-        decisions: those that the ds_config was built from.
         ds_config_file: its path, as seen from where `accelerate launch` is run.
 
     Raises:
@@ -26,8 +23,7 @@ def accelerate_yaml(decisions: Decisions, ds_config_file: str) -> str:
     """
     if decisions.target == "deepspeed":
         raise ConfigError(
-            "accelerate does not launch a config for DeepSpeed alone",
-            hint="Choose the target trainer or accelerate",
+            "accelerate does not launch a config for DeepSpeed alone", hint="Choose the target trainer or accelerate"
         )
     machines = 1 if decisions.run.cluster.num_gpus is None else decisions.run.cluster.num_nodes
     lines = [f"# accelerate launch --config_file THIS_FILE {_launch_options(decisions, machines)}SCRIPT.py"]

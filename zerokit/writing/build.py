@@ -1,7 +1,5 @@
 """A ds_config from a few decisions, with the reason for each key."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -9,17 +7,10 @@ from typing import Any
 from zerokit.config.base import AUTO, ZERO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.config.load import load_ds_config
-from zerokit.config.root import DeepSpeedConfig
+from zerokit.config.sections import DeepSpeedConfig
 from zerokit.documents import with_value
 from zerokit.resolving.filled_keys import FILLED, FINALIZE, PRECISION, PREPARE, PROCESS, SIZE_RULES
-from zerokit.writing.hyperparameters import (
-    ASKED,
-    CHOSEN,
-    LEFT_OUT,
-    Choice,
-    optimizer_choices,
-    scheduler_choices,
-)
+from zerokit.writing.hyperparameters import ASKED, CHOSEN, LEFT_OUT, Choice, optimizer_choices, scheduler_choices
 from zerokit.writing.request import Decisions
 from zerokit.writing.sizing import bucket_choices, nvme_buffer_choices
 
@@ -85,10 +76,7 @@ def _as_data(choices: Iterable[Choice]) -> dict[str, Any]:
 
 def _batch(decisions: Decisions) -> Iterator[Choice]:
     target = decisions.target
-    for key, value in (
-        (MICRO, decisions.micro_batch_size),
-        (STEPS, decisions.gradient_accumulation_steps),
-    ):
+    for key, value in ((MICRO, decisions.micro_batch_size), (STEPS, decisions.gradient_accumulation_steps)):
         source = FILLED[key].source(target)
         if decisions.inference and target == "deepspeed" and key == STEPS:
             continue

@@ -5,8 +5,6 @@ to start from. Constructors: `_configure_basic_optimizer` in `deepspeed/runtime/
 `deepspeed/runtime/lr_schedules.py`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -16,9 +16,7 @@ from zerokit.writing.build import build_ds_config
 if TYPE_CHECKING:
     from zerokit.recipe import LoadedRecipe
 
-OF_DEEPSPEED: dict[str, OptimizerName] = {
-    f"deepspeed_{name.lower()}": name for name in get_args(OptimizerName)
-}
+OF_DEEPSPEED: dict[str, OptimizerName] = {f"deepspeed_{name.lower()}": name for name in get_args(OptimizerName)}
 """Beside the words of transformers' ``OptimizerNames``."""
 
 
@@ -27,7 +25,6 @@ def write_optimizer(document: Document, loaded: LoadedRecipe) -> tuple[Document,
 
     Args:
         document: the ds_config as written; one that has an optimizer stays as it is.
-        loaded: the recipe.
 
     Returns:
         the ds_config, and the recipe without the word; both unchanged where it is none of these.

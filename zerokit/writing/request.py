@@ -4,20 +4,11 @@ The checks are few and explicit: what DeepSpeed refuses, ignores silently, or co
 Everything subtler is left to lint, which reads the finished config.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import get_args
 
-from zerokit.choices import (
-    ActivationCheckpointing,
-    OffloadDevice,
-    OptimizerName,
-    Precision,
-    SchedulerName,
-    Target,
-)
+from zerokit.choices import ActivationCheckpointing, OffloadDevice, OptimizerName, Precision, SchedulerName, Target
 from zerokit.errors import ConfigError, did_you_mean
 from zerokit.resolving.run import Run
 
@@ -124,11 +115,7 @@ class Decisions:
             ("scheduler", self.scheduler, SCHEDULERS),
             ("offload device", self.offload_optimizer, get_args(OffloadDevice)),
             ("offload device", self.offload_param, get_args(OffloadDevice)),
-            (
-                "way of activation checkpointing",
-                self.activation_checkpointing,
-                get_args(ActivationCheckpointing),
-            ),
+            ("way of activation checkpointing", self.activation_checkpointing, get_args(ActivationCheckpointing)),
         ):
             if name is not None and name not in known:
                 yield f"there is no {what} '{name}'", did_you_mean(name, known)
@@ -136,9 +123,7 @@ class Decisions:
             yield f"there is no ZeRO stage {self.zero_stage!r}", "Choose one of 0, 1, 2, 3"
 
     def _out_of_range(self) -> Iterator[tuple[str, str]]:
-        for name in (
-            *("micro_batch_size", "gradient_accumulation_steps", "warmup_steps", "total_steps", "hpz_size"),
-        ):
+        for name in (*("micro_batch_size", "gradient_accumulation_steps", "warmup_steps", "total_steps", "hpz_size"),):
             value = getattr(self, name)
             if value is not None and value < 1:
                 yield f"{name} must be at least 1, not {value}", "Give a whole number of at least 1"
@@ -208,22 +193,18 @@ class Decisions:
                 "Give the optimizer steps of the whole run as total_steps (--total-steps)",
             )
         if self.warmup_steps and self.total_steps and self.warmup_steps >= self.total_steps:
-            yield (
-                f"{self.warmup_steps} steps of warmup leave nothing of {self.total_steps}",
-                "Shorten the warmup",
-            )
+            yield (f"{self.warmup_steps} steps of warmup leave nothing of {self.total_steps}", "Shorten the warmup")
 
     def _zero_plus_plus(self) -> Iterator[tuple[str, str]]:
         size = self.hpz_partition_size
         if size is None:
             return
         if self.zero_stage != 3:
-            yield (
-                f"ZeRO++ needs ZeRO stage 3; in stage {self.zero_stage} DeepSpeed ignores it",
-                "Choose stage 3",
-            )
+            yield (f"ZeRO++ needs ZeRO stage 3; in stage {self.zero_stage} DeepSpeed ignores it", "Choose stage 3")
         if self.optimizer_type == "Muon" and self.zero_plus_plus:
             yield "DeepSpeed refuses Muon together with gradients in 4 bits", "Choose AdamW, or no ZeRO++"
+        if self.offload_param == "nvme" and size > 1:
+            yield "hpZ does not work with parameters on NVMe", "Offload parameters to the CPU, or leave out ZeRO++"
         num_gpus = self.run.cluster.num_gpus
         if num_gpus is None:
             return

@@ -6,8 +6,6 @@ them within bounds: a collective of less than :data:`BANDWIDTH_FLOOR` elements i
 bucket larger than the model is memory for nothing.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any

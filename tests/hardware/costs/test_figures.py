@@ -95,9 +95,7 @@ def test_long_products_in_fp8_are_timed_as_they_were_measured(side: int, tflops:
 )
 def test_attention_is_timed_as_it_was_measured(card: str, kernel: Any, worst: float) -> None:
     costs, count = on(card), 0
-    for name, of_kernel, passes, causal, batch, heads, kv_heads, length, head_dim, tflops, _ in TABLES[
-        "attention"
-    ]:
+    for name, of_kernel, passes, causal, batch, heads, kv_heads, length, head_dim, tflops, _ in TABLES["attention"]:
         if (name, of_kernel) != (card, kernel):
             continue
         shape = (batch, heads, kv_heads, length, length, head_dim, causal)
@@ -128,9 +126,7 @@ def test_large_all_reduces_are_timed_as_they_were_measured() -> None:
         if num_bytes >= GIB:
             total = ranks * nodes
             measured = 2 * (total - 1) / total * num_bytes / (bus * 1e9)
-            assert on(card, total).collective(kind, num_bytes, ranks, nodes) == pytest.approx(
-                measured, rel=0.11
-            )
+            assert on(card, total).collective(kind, num_bytes, ranks, nodes) == pytest.approx(measured, rel=0.11)
 
 
 @pytest.mark.parametrize(("name", "like", "slower"), [("A800", "A100-80GB-SXM", 1.5), ("H800", "H100", 2.25)])
@@ -141,9 +137,7 @@ def test_cards_with_less_nvlink_differ_in_collectives_alone(name: str, like: str
     )
     assert less.matmul(4096, 4096, 4096) == more.matmul(4096, 4096, 4096)
     shape = (1, 32, 32, 4096, 4096, 128, True)
-    assert less.attention("flash_attention_2", True, *shape) == more.attention(
-        "flash_attention_2", True, *shape
-    )
+    assert less.attention("flash_attention_2", True, *shape) == more.attention("flash_attention_2", True, *shape)
     assert less.memory_bound(GIB) == more.memory_bound(GIB)
     assert less.measured.keys() >= more.measured.keys() - {"collective"}
 

@@ -35,9 +35,7 @@ costs_of = {gpu: CardCosts(Cluster(64, gpu=gpu)) for gpu in gpus()}
 @given(CARDS, SIDES, SIDES, SIDES, FEW, st.sampled_from(DTYPES))
 def test_no_product_is_above_the_roofline(gpu: Gpu, m: int, n: int, k: int, batch: int, dtype: str) -> None:
     seconds = costs_of[gpu].matmul(m, n, k, batch, dtype)
-    peak = (
-        max(gpu.tflops.values()) if dtype == "bfloat16" else gpu.tflops.get("fp32", max(gpu.tflops.values()))
-    )
+    peak = max(gpu.tflops.values()) if dtype == "bfloat16" else gpu.tflops.get("fp32", max(gpu.tflops.values()))
     moved = batch * (m * k + k * n + m * n) * (4 if dtype == "float32" else 2)
     assert gpu.bandwidth_gb_s is not None
     assert seconds >= 2 * m * n * k * batch / (peak * 1e12)
@@ -45,14 +43,7 @@ def test_no_product_is_above_the_roofline(gpu: Gpu, m: int, n: int, k: int, batc
 
 
 @given(
-    CARDS,
-    st.sampled_from(KERNELS),
-    st.booleans(),
-    st.booleans(),
-    FEW,
-    FEW,
-    SIDES,
-    st.sampled_from((64, 96, 128, 256)),
+    CARDS, st.sampled_from(KERNELS), st.booleans(), st.booleans(), FEW, FEW, SIDES, st.sampled_from((64, 96, 128, 256))
 )
 def test_no_attention_is_above_the_roofline(
     gpu: Gpu, kernel: Kernel, backward: bool, causal: bool, batch: int, heads: int, length: int, head_dim: int
@@ -63,15 +54,9 @@ def test_no_attention_is_above_the_roofline(
 
 
 @given(
-    CARDS,
-    st.tuples(SIDES, SIDES, SIDES, FEW),
-    st.integers(0, 3),
-    GROWTH,
-    st.sampled_from((None, "TN", "NN", "NT")),
+    CARDS, st.tuples(SIDES, SIDES, SIDES, FEW), st.integers(0, 3), GROWTH, st.sampled_from((None, "TN", "NN", "NT"))
 )
-def test_a_larger_product_takes_no_less(
-    gpu: Gpu, sizes: tuple[int, ...], side: int, growth: int, layout: Any
-) -> None:
+def test_a_larger_product_takes_no_less(gpu: Gpu, sizes: tuple[int, ...], side: int, growth: int, layout: Any) -> None:
     larger = [size + growth * (at == side) for at, size in enumerate(sizes)]
     costs = costs_of[gpu]
     assert costs.matmul(*larger, layout=layout) >= costs.matmul(*sizes, layout=layout) * (1 - 1e-12)
@@ -96,14 +81,7 @@ def test_a_larger_attention_takes_no_less(
     assert seconds(*larger) >= seconds(*sizes) * (1 - 1e-12)
 
 
-@given(
-    CARDS,
-    st.sampled_from(COLLECTIVES),
-    BYTES,
-    BYTES,
-    st.sampled_from((1, 2, 4, 8)),
-    st.sampled_from((1, 2, 4, 8)),
-)
+@given(CARDS, st.sampled_from(COLLECTIVES), BYTES, BYTES, st.sampled_from((1, 2, 4, 8)), st.sampled_from((1, 2, 4, 8)))
 def test_collectives_grow_with_bytes_and_ranks(
     gpu: Gpu, kind: Collective, num_bytes: int, more: int, ranks: int, nodes: int
 ) -> None:

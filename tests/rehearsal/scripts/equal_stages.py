@@ -23,9 +23,7 @@ def main() -> None:
     stages, micro_batches = map(int, sys.argv[1:])
     deepspeed.init_distributed()
     layers = [LayerSpec(nn.Linear, WIDTH, WIDTH, bias=False) for _ in range(8 * stages)]
-    model = PipelineModule(
-        layers, num_stages=stages, loss_fn=lambda out, _: out.sum(), partition_method="uniform"
-    )
+    model = PipelineModule(layers, num_stages=stages, loss_fn=lambda out, _: out.sum(), partition_method="uniform")
     config = {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": micro_batches,

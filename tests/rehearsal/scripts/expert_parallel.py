@@ -19,9 +19,7 @@ class Model(nn.Module):
     def __init__(self, experts: int, size: int) -> None:
         super().__init__()
         self.first, self.last = nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, FEATURES)
-        expert = nn.Sequential(
-            nn.Linear(FEATURES, 3 * FEATURES), nn.ReLU(), nn.Linear(3 * FEATURES, FEATURES)
-        )
+        expert = nn.Sequential(nn.Linear(FEATURES, 3 * FEATURES), nn.ReLU(), nn.Linear(3 * FEATURES, FEATURES))
         self.moe = MoE(FEATURES, expert, num_experts=experts, ep_size=size, k=1, capacity_factor=1.25)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -38,9 +36,7 @@ def main() -> None:
     deepspeed.init_distributed()
     torch.manual_seed(7)
     model = Model(args.experts, args.size)
-    groups = split_params_into_different_moe_groups_for_optimizer(
-        {"params": list(model.parameters()), "name": "all"}
-    )
+    groups = split_params_into_different_moe_groups_for_optimizer({"params": list(model.parameters()), "name": "all"})
     config = {
         "train_micro_batch_size_per_gpu": MICRO_BATCH,
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},

@@ -27,9 +27,7 @@ def options() -> argparse.Namespace:
     add("--tied", action="store_true")
     add("--stage", type=int, default=2)
     add("--precision", choices=["bf16", "fp16", "fp32", "autocast"], default="bf16")
-    add(
-        "--master", choices=["fp32", "bf16"], default="fp32", help="dtype of master weights and Adam's states"
-    )
+    add("--master", choices=["fp32", "bf16"], default="fp32", help="dtype of master weights and Adam's states")
     add("--accumulate-in", choices=["fp32", "bf16"], help="data_types.grad_accum_dtype")
     add("--offload-optimizer", choices=["cpu", "nvme"])
     add("--offload-param", choices=["cpu", "nvme"])
@@ -69,13 +67,7 @@ def model_config(args: argparse.Namespace) -> Any:
         "qwen3_moe": {"num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 256},
         "deepseek_v3": {
             **{"n_routed_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 256},
-            **{
-                "n_group": 4,
-                "topk_group": 2,
-                "q_lora_rank": 192,
-                "kv_lora_rank": 128,
-                "first_k_dense_replace": 1,
-            },
+            **{"n_group": 4, "topk_group": 2, "q_lora_rank": 192, "kv_lora_rank": 128, "first_k_dense_replace": 1},
             **{"qk_rope_head_dim": 32, "qk_nope_head_dim": 64, "v_head_dim": 64, "num_key_value_heads": 16},
         },
     }
@@ -106,9 +98,7 @@ class ChunkedLoss(torch.nn.Module):
             )
             return {"loss": loss}
         parts = [
-            torch.utils.checkpoint.checkpoint(
-                self._part, self.model.lm_head, part, label, use_reentrant=False
-            )
+            torch.utils.checkpoint.checkpoint(self._part, self.model.lm_head, part, label, use_reentrant=False)
             for part, label in zip(hidden.chunk(self.chunks, 1), labels.chunk(self.chunks, 1), strict=True)
         ]
         return {"loss": torch.stack(parts).mean()}
@@ -191,9 +181,7 @@ def _checkpoint(model: Any, args: argparse.Namespace) -> None:
         deepspeed.checkpointing.configure(
             None, checkpoint_in_cpu=args.checkpointing == "deepspeed_cpu", num_checkpoints=args.layers
         )
-        model.model.layers = torch.nn.ModuleList(
-            CheckpointedByDeepSpeed(layer) for layer in model.model.layers
-        )
+        model.model.layers = torch.nn.ModuleList(CheckpointedByDeepSpeed(layer) for layer in model.model.layers)
         return
     reentrant = {"use_reentrant": args.checkpointing == "reentrant"}
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=reentrant)

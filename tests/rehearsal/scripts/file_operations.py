@@ -36,8 +36,7 @@ COMMANDS = (
 
 def some_path() -> str:
     names = [
-        CHANCE.choice("abcd" if CHANCE.random() < 0.85 else [".", "..", "l"])
-        for _ in range(CHANCE.randint(1, 3))
+        CHANCE.choice("abcd" if CHANCE.random() < 0.85 else [".", "..", "l"]) for _ in range(CHANCE.randint(1, 3))
     ]
     return "/".join(names)
 
@@ -62,9 +61,7 @@ def kind_and_size(found: os.stat_result) -> tuple[int, int]:
 
 
 def listed(path: str | int, _: str = "") -> list[Any]:
-    return sorted(
-        (entry.name, entry.is_dir(), entry.is_file(), entry.is_symlink()) for entry in os.scandir(path)
-    )
+    return sorted((entry.name, entry.is_dir(), entry.is_file(), entry.is_symlink()) for entry in os.scandir(path))
 
 
 def copied(path: str, to: str) -> None:
@@ -94,9 +91,7 @@ def in_open_folder(path: str, _: str) -> list[Any]:
 
 def shell(path: str, to: str) -> tuple[int, str]:
     command = CHANCE.choice(COMMANDS).format(p=path, q=to)
-    done = subprocess.run(
-        ["sh", "-c", command], capture_output=True, text=True, env={"PATH": os.environ["PATH"]}
-    )
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, env={"PATH": os.environ["PATH"]})
     return done.returncode, done.stdout
 
 
@@ -152,12 +147,7 @@ def main() -> None:
         for name in sorted([*folders, *names]):
             path = os.path.join(folder, name)
             content = Path(path).read_text() if stat.S_ISREG(os.lstat(path).st_mode) else ""
-            print(
-                path,
-                kind_and_size(os.lstat(path)),
-                content,
-                os.readlink(path) if os.path.islink(path) else "",
-            )
+            print(path, kind_and_size(os.lstat(path)), content, os.readlink(path) if os.path.islink(path) else "")
 
 
 if __name__ == "__main__":

@@ -54,9 +54,7 @@ pictures = device_values.cpu()[:750_000].view(1, 3, 500, 500)
 weight = torch.ones(8, 3, 1, 1, requires_grad=True)
 found = torch.nn.functional.conv2d(pictures, weight)  # has no Meta kernel, by one thread
 found.sum().backward()
-check(
-    "shapes that only a kernel tells", found.shape == (1, 8, 500, 500) and weight.grad.shape == weight.shape
-)
+check("shapes that only a kernel tells", found.shape == (1, 8, 500, 500) and weight.grad.shape == weight.shape)
 
 mask = torch.zeros(100_000, dtype=torch.bool, device="cuda")
 mask[7] = True

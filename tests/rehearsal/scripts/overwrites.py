@@ -33,9 +33,7 @@ array.flush()
 with sqlite3.connect("runs.db") as database:
     database.execute("insert into runs values (2)")
 print("rows", sqlite3.connect("runs.db").execute("select * from runs").fetchall())
-subprocess.run(
-    ["sh", "-c", "rm notes.txt; mv data.csv data.old"], check=True, env={"PATH": os.environ["PATH"]}
-)
+subprocess.run(["sh", "-c", "rm notes.txt; mv data.csv data.old"], check=True, env={"PATH": os.environ["PATH"]})
 Path(sys.argv[1], "kept.txt").write_text("temporary")
 print("seen", *sorted(map(str, Path().rglob("*"))))
 

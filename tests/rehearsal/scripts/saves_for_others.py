@@ -68,9 +68,9 @@ assert torch.load(best)["best"].tolist() == list(range(9))
 before = torch.cuda.memory_allocated()
 flat = torch.empty(4 * WIDTH * WIDTH, device="cuda")
 numbers = torch.arange(WIDTH * WIDTH)
-torch.save({"views": flat.chunk(4), "count": numbers[5:9], "parameter": weight}, "views.pt")
+torch.save({"views": flat.chunk(4), "count": numbers[5:9], "parameter": weight}, f"views-{rank}.pt")
 with_flat = torch.cuda.memory_allocated() - before
-again = torch.load("views.pt")
+again = torch.load(f"views-{rank}.pt")
 assert torch.cuda.memory_allocated() - before == with_flat + flat.nbytes + weight.nbytes
 assert again["count"].tolist() == [5, 6, 7, 8]
 assert isinstance(again["parameter"], nn.Parameter)

@@ -12,9 +12,7 @@ from small_training import FEATURES, small_model, sound_config
 
 
 def train(rank: int, num_ranks: int, steps: int) -> None:
-    torch.distributed.init_process_group(
-        "nccl", init_method="tcp://127.0.0.1:29511", rank=rank, world_size=num_ranks
-    )
+    torch.distributed.init_process_group("nccl", init_method="tcp://127.0.0.1:29511", rank=rank, world_size=num_ranks)
     engine, *_ = deepspeed.initialize(model=small_model(), config=sound_config())
     for _ in range(steps):
         inputs = torch.randn(2, FEATURES, device=engine.device).bfloat16()

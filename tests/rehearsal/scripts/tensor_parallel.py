@@ -14,6 +14,7 @@ VOCABULARY, SEQUENCE, MICRO_BATCH = 3008, 161, 2
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", type=int, default=8)
+    parser.add_argument("--stage", type=int, default=1)
     parser.add_argument("--steps", type=int, default=2)
     args = parser.parse_args()
     deepspeed.init_distributed()
@@ -33,7 +34,7 @@ def main() -> None:
         "train_micro_batch_size_per_gpu": MICRO_BATCH,
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
         "bf16": {"enabled": True},
-        "zero_optimization": {"stage": 1, "reduce_bucket_size": 700_001, "allgather_bucket_size": 900_002},
+        "zero_optimization": {"stage": args.stage, "reduce_bucket_size": 700_001, "allgather_bucket_size": 900_002},
         "tensor_parallel": {"autotp_size": args.size},
         "gradient_clipping": 1.0,
     }

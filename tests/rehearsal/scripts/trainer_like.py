@@ -8,13 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets import load_dataset
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    Trainer,
-    TrainingArguments,
-    default_data_collator,
-)
+from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingArguments, default_data_collator
 
 BLOCK = 512
 """Tokens of one example."""

@@ -15,9 +15,7 @@ def put(pointer, values, mask):
 
 
 @triton.autotune(
-    configs=[triton.Config({"BLOCK": 512}), triton.Config({"BLOCK": 256})],
-    key=["count"],
-    restore_value=["into"],
+    configs=[triton.Config({"BLOCK": 512}), triton.Config({"BLOCK": 256})], key=["count"], restore_value=["into"]
 )
 @triton.heuristics({"EVEN": lambda arguments: arguments["count"] % arguments["BLOCK"] == 0})
 @triton.jit

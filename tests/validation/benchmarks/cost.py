@@ -34,9 +34,7 @@ def cost_of(command: Sequence[str], **options: Any) -> Cost:
     """
     with tempfile.TemporaryFile("w+") as output:
         begun = time.perf_counter()
-        process = subprocess.Popen(
-            command, **{"stdout": output, "stderr": subprocess.STDOUT, "text": True, **options}
-        )
+        process = subprocess.Popen(command, **{"stdout": output, "stderr": subprocess.STDOUT, "text": True, **options})
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         wall = time.perf_counter() - begun

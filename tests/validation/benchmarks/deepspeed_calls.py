@@ -20,13 +20,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, NamedTuple
 
-os.environ |= {
-    "DS_ACCELERATOR": "cpu",
-    "OMP_NUM_THREADS": "1",
-    "RANK": "0",
-    "LOCAL_RANK": "0",
-    "WORLD_SIZE": "1",
-}
+os.environ |= {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
 
 import deepspeed
 import torch

@@ -88,11 +88,7 @@ def answer_of(tool: str, printed: str) -> str:
             f"allocator; host {host['per_node_bytes'] / GIB:.1f} GiB per node"
         )
     if tool.startswith("DeepSpeed"):
-        lines = [
-            line
-            for line in printed.splitlines()
-            if "offload_optimizer=none" in line and "zero_init=1" in line
-        ]
+        lines = [line for line in printed.splitlines() if "offload_optimizer=none" in line and "zero_init=1" in line]
         host, device = re.findall(r"([\d.]+)GB", lines[0])
         return f"{device} GiB; host {host} GiB per node"
     return f"{printed.splitlines()[-2].split('│')[-2].strip()} (training, float16)"

@@ -125,11 +125,7 @@ _BLOOM_560M = {"model_type": "bloom", "architectures": ["BloomForCausalLM"], "vo
     "n_head": 16,
     "pad_token_id": 3,
 }
-_DISTILBERT = {
-    "model_type": "distilbert",
-    "architectures": ["DistilBertForMaskedLM"],
-    "vocab_size": 30522,
-} | {
+_DISTILBERT = {"model_type": "distilbert", "architectures": ["DistilBertForMaskedLM"], "vocab_size": 30522} | {
     "dim": 768,
     "hidden_dim": 3072,
     "n_layers": 6,
@@ -145,12 +141,7 @@ _LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_s
     "eos_token_id": 0,
 }
 _LLAMA_1B = _LLAMA | {"hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32, "head_dim": 64}
-_LLAMA_3B = _LLAMA | {
-    "hidden_size": 3072,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 24,
-    "head_dim": 128,
-}
+_LLAMA_3B = _LLAMA | {"hidden_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 24, "head_dim": 128}
 
 _WHOLE = ("--training.per_device_train_batch_size", "16", "--training.gradient_accumulation_steps", "1")
 _HALF_STEPS = ("--training.gradient_accumulation_steps", "8")
@@ -170,9 +161,7 @@ EXPERIMENTS = {
         {
             "batch 1, accumulation 16": Variant((), _HALF_STEPS, "8 steps: 51.37 min, 87.37 %"),
             "batch 16": Variant(_WHOLE, _HALF_BATCH),
-            "batch 1, accumulation 16, compiled": Variant(
-                _COMPILED, _HALF_STEPS, "8 steps: 43.33 min, 87.91 %"
-            ),
+            "batch 1, accumulation 16, compiled": Variant(_COMPILED, _HALF_STEPS, "8 steps: 43.33 min, 87.91 %"),
             "batch 16, compiled": Variant((*_WHOLE, *_COMPILED), _HALF_BATCH),
         },
         _BLOOM_560M,
@@ -324,15 +313,11 @@ def table(rows: dict[Key, Row], name: str) -> str:
             cells += [f"fails: {on_gpu['fails']}", "", ""]
         else:
             cells += [f"{on_gpu['step_seconds']:.3f}" if on_gpu else ""]
-            cells += [
-                f"{on_gpu[key] / 2**30:.2f}" if on_gpu else "" for key in ("peak_bytes", "reserved_bytes")
-            ]
+            cells += [f"{on_gpu[key] / 2**30:.2f}" if on_gpu else "" for key in ("peak_bytes", "reserved_bytes")]
         if "fails" in tiny:
             cells += [f"fails: {tiny['fails']}", "", ""]
         else:
-            cells += (
-                [f"{tiny['step_seconds']:.3f}", f"{tiny['peak_bytes'] / 2**20:.0f}"] if tiny else ["", ""]
-            )
+            cells += [f"{tiny['step_seconds']:.3f}", f"{tiny['peak_bytes'] / 2**20:.0f}"] if tiny else ["", ""]
             cells += [f"{tiny['before']:.2f} to {tiny['after']:.2f}" if tiny else ""]
         lines.append(f"| {' | '.join([*cells, *([one.published] if published else [])])} |")
     return "\n".join(lines) + "\n"
@@ -343,10 +328,7 @@ def write_page(rows: dict[Key, Row]) -> None:
     text = PAGE.read_text()
     for name in EXPERIMENTS:
         before, rest = text.split(f"<!-- {name} -->\n")
-        text = (
-            f"{before}<!-- {name} -->\n{table(rows, name)}<!-- /{name} -->\n"
-            + rest.split(f"<!-- /{name} -->\n")[1]
-        )
+        text = f"{before}<!-- {name} -->\n{table(rows, name)}<!-- /{name} -->\n" + rest.split(f"<!-- /{name} -->\n")[1]
     PAGE.write_text(text)
 
 

@@ -80,11 +80,7 @@ def make(folder: Path, stage: int) -> None:
         parts = ([part] for part in flat.chunk(RANKS))
     key = "fp32_flat_groups" if stage == 3 else "single_partition_of_fp32_groups"
     for rank, part in enumerate(parts):
-        states = {
-            "zero_stage": ZeroStageEnum(stage),
-            "partition_count": RANKS,
-            key: [torch.cat(part)],
-        }
+        states = {"zero_stage": ZeroStageEnum(stage), "partition_count": RANKS, key: [torch.cat(part)]}
         name = f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
         torch.save({"optimizer_state_dict": states}, step / name)
 
@@ -98,14 +94,7 @@ def measure(folder: Path, stage: int) -> dict[str, Any]:
     theirs = [sys.executable, "-m", "deepspeed.utils.zero_to_fp32", "--safe_serialization"]
     ways = {
         "zero_to_fp32.py": [*theirs, str(folder / "run"), str(folder / "theirs")],
-        "export --dtype fp32": [
-            *python,
-            "export",
-            str(folder / "run"),
-            "-o",
-            str(folder / "ours"),
-            "--dtype=fp32",
-        ],
+        "export --dtype fp32": [*python, "export", str(folder / "run"), "-o", str(folder / "ours"), "--dtype=fp32"],
         "export": [*python, "export", str(folder / "run"), "-o", str(folder / "bf16")],
         "verify": [*python, "verify", str(folder / "run")],
         "show": [*python, "show", str(folder / "run")],
@@ -134,9 +123,7 @@ def _differing(ours: Path, theirs: Path) -> list[str]:
     left, right = tensors(ours), tensors(theirs)
     assert left.keys() == right.keys()
     return [
-        name
-        for name, file in left.items()
-        if not torch.equal(file.get_tensor(name), right[name].get_tensor(name))
+        name for name, file in left.items() if not torch.equal(file.get_tensor(name), right[name].get_tensor(name))
     ]
 
 

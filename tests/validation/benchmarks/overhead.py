@@ -239,13 +239,9 @@ def measure(size: Size) -> dict[str, Any]:
         make(folder, size)
         with Listener(str(folder / "turns")) as listener:
             pool.submit(_take_turns, listener, size.steps_of_turn, turns)
-            words: dict[str, list[str | Path]] = {
-                way: [Path(__file__), "--on-rank", folder, way] for way in WAYS
-            }
+            words: dict[str, list[str | Path]] = {way: [Path(__file__), "--on-rank", folder, way] for way in WAYS}
             env = {"PYTHONPATH": str(REPOSITORY)}
-            runs = [
-                pool.submit(launch, words[way], ranks=RANKS, launcher="torchrun", env=env) for way in WAYS
-            ]
+            runs = [pool.submit(launch, words[way], ranks=RANKS, launcher="torchrun", env=env) for way in WAYS]
             for run in runs:
                 ended = run.result()
                 if ended.returncode:

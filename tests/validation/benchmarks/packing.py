@@ -118,13 +118,7 @@ def _zerokit(group: Any, number: int) -> None:
 
 
 def _padded(number: int) -> None:
-    from transformers import (
-        AutoModelForCausalLM,
-        AutoTokenizer,
-        DataCollatorForSeq2Seq,
-        Trainer,
-        TrainingArguments,
-    )
+    from transformers import AutoModelForCausalLM, AutoTokenizer, DataCollatorForSeq2Seq, Trainer, TrainingArguments
 
     from zerokit.data.sources import load_examples
     from zerokit.recipe.model import Columns, TaskSection
@@ -134,11 +128,7 @@ def _padded(number: int) -> None:
     args = TrainingArguments(
         f"padded-{number}",
         **TRAINING,
-        deepspeed={
-            **DS_CONFIG,
-            "train_micro_batch_size_per_gpu": "auto",
-            "gradient_accumulation_steps": "auto",
-        },
+        deepspeed={**DS_CONFIG, "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto"},
         use_cpu=True,
         disable_tqdm=True,
         dataloader_pin_memory=False,
@@ -178,9 +168,7 @@ def main() -> None:
             if abs(loss - other) > TOLERANCE:
                 sys.exit(f"the losses are others: {ours['losses']}, padded {theirs['losses']}")
         assert ours["tokens"] == theirs["tokens"]
-    speed = {
-        name: [theirs[name] / ours[name] for ours, theirs in rounds] for name in ("seconds", "cpu_seconds")
-    }
+    speed = {name: [theirs[name] / ours[name] for ours, theirs in rounds] for name in ("seconds", "cpu_seconds")}
     result = {
         "ranks": RANKS,
         "micro_batch_size": BATCH,

@@ -53,8 +53,7 @@ def make(folder: Path, stage: int) -> None:
     sizes = sizes if stage == 3 else [whole]
     with FakeTensorMode():
         module = {
-            name: torch.empty(0 if stage == 3 else shape, dtype=torch.bfloat16)
-            for name, shape in shapes.items()
+            name: torch.empty(0 if stage == 3 else shape, dtype=torch.bfloat16) for name, shape in shapes.items()
         }
         flat = [torch.empty(size) for size in sizes]
         moments = {
@@ -97,17 +96,7 @@ def measure(stage: int) -> dict[str, Any]:
     """The fastest of some runs."""
     with tempfile.TemporaryDirectory() as folder:
         # In a process of its own: what makes the files takes much memory.
-        cost_of(
-            [
-                sys.executable,
-                "-m",
-                "tests.validation.benchmarks.show",
-                "--make",
-                folder,
-                "--stage",
-                f"{stage}",
-            ]
-        )
+        cost_of([sys.executable, "-m", "tests.validation.benchmarks.show", "--make", folder, "--stage", f"{stage}"])
         python = [sys.executable, "-c", "from zerokit.cli.main import main; main()"]
         costs = [cost_of([*python, "checkpoint", "show", folder]) for _ in range(RUNS)]
         assert "70,553,706,496 elements" in costs[0].printed, costs[0].printed
@@ -144,11 +133,7 @@ def _main() -> None:
         make(options.make, options.stage)
         return
     measured = {str(stage): measure(stage) for stage in STAGES}
-    results = {
-        "command": "python -m tests.validation.benchmarks.show --write",
-        "ranks": RANKS,
-        "stages": measured,
-    }
+    results = {"command": "python -m tests.validation.benchmarks.show --write", "ranks": RANKS, "stages": measured}
     print(table(results))
     if options.write:
         WRITTEN.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")

@@ -15,9 +15,7 @@ def test_each_experiment_has_a_recipe() -> None:
     assert {file.stem for file in RECIPES.glob("*.yaml")} == {*EXPERIMENTS} | of_variants
 
 
-@pytest.mark.parametrize(
-    ("name", "variant"), [(name, one) for name, of in EXPERIMENTS.items() for one in of.variants]
-)
+@pytest.mark.parametrize(("name", "variant"), [(name, one) for name, of in EXPERIMENTS.items() for one in of.variants])
 def test_recipes_and_their_variants_can_be_read(name: str, variant: str) -> None:
     experiment = EXPERIMENTS[name]
     one = experiment.variants[variant]

@@ -124,10 +124,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
-    ways = {
-        "hf": ["hf.py"],
-        "zerokit": [REPOSITORY / "launch" / "train.py", "--recipe", "recipe.yaml"],
-    }
+    ways = {"hf": ["hf.py"], "zerokit": [REPOSITORY / "launch" / "train.py", "--recipe", "recipe.yaml"]}
     result: dict[str, Any] = {
         "model": "Llama-3.1-8B",
         "gpus": f"{RANKS} x H100",

@@ -8,17 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.validation.calibration.whole_steps import (
-    BEGIN,
-    END,
-    PAGE,
-    WARM,
-    WRITTEN,
-    plans,
-    predicted,
-    summary,
-    table,
-)
+from tests.validation.calibration.whole_steps import BEGIN, END, PAGE, WARM, WRITTEN, plans, predicted, summary, table
 
 RECORDED = json.loads(WRITTEN.read_text(encoding="utf-8"))
 
@@ -42,15 +32,7 @@ def test_a_plan_s_steps_are_those_of_its_rehearsal(tmp_path: Path, monkeypatch: 
     tiny = dataclasses.replace(next(plans()), hidden_size=64, layers=1, batch=1, length=64, steps=WARM + 2)
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps(dataclasses.asdict(tiny)), encoding="utf-8")
-    card = {
-        "gpu": {
-            "name": "CPU",
-            "platform": "cpu",
-            "nominal_gb": 16,
-            "bandwidth_gb_s": 10,
-            "tflops": {"fp32": 0.1},
-        }
-    }
+    card = {"gpu": {"name": "CPU", "platform": "cpu", "nominal_gb": 16, "bandwidth_gb_s": 10, "tflops": {"fp32": 0.1}}}
     hardware = tmp_path / "machine.json"
     hardware.write_text(json.dumps(card), encoding="utf-8")
     found = predicted(plan, hardware)

@@ -190,12 +190,8 @@ def main() -> None:
     """Install, save, export, print, and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--only", choices=RELEASES, nargs="+", default=RELEASES, metavar="RELEASE")
-    parser.add_argument(
-        "--runs", choices=RUNS, nargs="+", metavar="RUN", help="these alone, to try; no --write"
-    )
-    parser.add_argument(
-        "--keep", type=Path, metavar="FOLDER", help="keep releases and what they compile there"
-    )
+    parser.add_argument("--runs", choices=RUNS, nargs="+", metavar="RUN", help="these alone, to try; no --write")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep releases and what they compile there")
     parser.add_argument("--write", action="store_true", help="rewrite the file and the page; other rows stay")
     asked = parser.parse_args()
     if asked.write and asked.runs:

@@ -68,16 +68,12 @@ def _run(folder: Path, ranks: int, action: str) -> None:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Of the documentation."""
-    lines = [
-        "| stage | optimizer | ranks | loss of step 21 and 40 | largest difference |",
-        "|---|---|---|---|---|",
-    ]
+    lines = ["| stage | optimizer | ranks | loss of step 21 and 40 | largest difference |", "|---|---|---|---|---|"]
     for row in rows:
         where = "on the host" if row["offload"] else "on the device"
         losses = f"{row['first_loss']:.4f}, {row['last_loss']:.4f}"
         lines.append(
-            f"| {row['stage']} | {where} | {SAVED_BY} to {row['ranks']} | {losses} "
-            f"| {row['largest_difference']:.1e} |"
+            f"| {row['stage']} | {where} | {SAVED_BY} to {row['ranks']} | {losses} | {row['largest_difference']:.1e} |"
         )
     return "\n".join(lines) + "\n"
 

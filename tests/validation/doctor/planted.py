@@ -91,11 +91,7 @@ FAULTS = (
     Fault("nothing", None),
     Fault("/dev/shm is full", "shared memory: .*--shm-size", "mount -t tmpfs -o size=1m tmpfs /dev/shm"),
     Fault("'ulimit -n 64'", "open files: 64 can be open at once.*ulimit -n", "ulimit -S -n 64"),
-    Fault(
-        "no compiler",
-        r"compiler: no C\+\+ compiler.*apt install",
-        f"export PATH={Path(sys.executable).parent}",
-    ),
+    Fault("no compiler", r"compiler: no C\+\+ compiler.*apt install", f"export PATH={Path(sys.executable).parent}"),
     Fault("an old compiler", r"compiler: .*7\.5\.0.*CXX=", f"{_STUB} && export PATH=$PWD/bin:$PATH"),
     Fault(
         "a lock that a killed compiler left",
@@ -108,24 +104,14 @@ FAULTS = (
         "hostname planted && echo 127.0.1.1 planted > hosts && mount --bind hosts /etc/hosts",
     ),
     Fault("its port is taken", "port: another process has port.*--master_port", takes_port=True),
-    Fault(
-        "the output is read-only",
-        "output: .*Read-only.*output_dir",
-        "mkdir out && mount -t tmpfs -o ro tmpfs out",
-    ),
+    Fault("the output is read-only", "output: .*Read-only.*output_dir", "mkdir out && mount -t tmpfs -o ro tmpfs out"),
     Fault("a control group of 1 GiB", "host memory: 1.00 GiB.*--memory", group_bytes=GIB),
     Fault("two hosts, nothing", None, on_second=_nothing),
     Fault(
-        "another version on a host",
-        "host beta: has other versions: deepspeed 0.0.1.*pip",
-        on_second=_other_version,
+        "another version on a host", "host beta: has other versions: deepspeed 0.0.1.*pip", on_second=_other_version
     ),
     Fault("data missing on a host", "host beta: lacks .*pairs.jsonl.*Copy", on_second=_no_data),
-    Fault(
-        "the clock of a host is off by 10 minutes",
-        "host beta: its clock is off by.*ntp",
-        on_second=_late_clock,
-    ),
+    Fault("the clock of a host is off by 10 minutes", "host beta: its clock is off by.*ntp", on_second=_late_clock),
     Fault(
         "the name of a host leads to 127.0.1.1 there",
         r"host beta: its name 'beta' leads to 127\.0\.1\.1 there.*GLOO_SOCKET_IFNAME",
@@ -139,9 +125,7 @@ def examined(fault: Fault, folder: Path) -> list[dict[str, Any]]:
     (folder / "data").mkdir()
     (folder / "data" / "pairs.jsonl").write_text('{"text": "a"}\n')
     (folder / "r.yaml").write_text(
-        f"model: {folder}\n"
-        f"data: {{train: {folder}/data/pairs.jsonl}}\n"
-        f"training: {{output_dir: {folder}/out}}\n"
+        f"model: {folder}\ndata: {{train: {folder}/data/pairs.jsonl}}\ntraining: {{output_dir: {folder}/out}}\n"
     )
     command = [*_DOCTOR, "--recipe", "r.yaml"]
     variables = {**os.environ, **environment(), "XDG_CACHE_HOME": str(folder / "cache")}

@@ -138,9 +138,7 @@ def _deaths() -> Iterator[Death]:
     kill = _on_rank_1("os.kill(os.getpid(), signal.SIGKILL)")
     for launcher in _PLAIN:
         # DeepSpeed's launcher names the code of one rank alone, by chance that of the one which was left.
-        code, left = (
-            ("exit-code|lost-rank", "|lost the connection") if launcher == "deepspeed" else ("exit-code", "")
-        )
+        code, left = ("exit-code|lost-rank", "|lost the connection") if launcher == "deepspeed" else ("exit-code", "")
         yield Death("kill -9 of a rank", launcher, code, _KILLED + left, kill)
         yield Death("an exception in one rank", launcher, "exception", "KeyError: 'labels'",
                     _on_rank_1("print({}['labels'])"))  # fmt: skip

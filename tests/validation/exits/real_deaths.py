@@ -79,12 +79,7 @@ def die(death: Death, folder: Path) -> tuple[int, Path]:
         tiny_llama(folder / "model")
     variables = {
         **{name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")},
-        **{
-            "DS_ACCELERATOR": "cpu",
-            "CUDA_VISIBLE_DEVICES": "",
-            "OMP_NUM_THREADS": "1",
-            "HF_HUB_OFFLINE": "1",
-        },
+        **{"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
         "TORCH_EXTENSIONS_DIR": str(own_folder()),  # which has them, if zerokit was tested here before
         **{"PATH": f"{_BIN}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(REPOSITORY)},
     }
@@ -205,10 +200,7 @@ def main() -> None:
             continue
         made = known[key] = row(death, given.keep)
         verdict = "right" if made["right"] else f"WRONG, not {death.cause}"
-        print(
-            f"{', '.join(key)}, {made['exit_code']}: {made['cause']}: {made['message']}: {verdict}",
-            flush=True,
-        )
+        print(f"{', '.join(key)}, {made['exit_code']}: {made['cause']}: {made['message']}: {verdict}", flush=True)
         if given.write:
             rows = [known[one.name, one.launcher] for one in DEATHS if (one.name, one.launcher) in known]
             WRITTEN.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -132,11 +132,7 @@ def start_seconds() -> float:
 def faults_of(outcome: Outcome, start: float) -> list[str]:
     """What must not be."""
     seconds, mib = outcome.cpu_seconds + start, outcome.resident_bytes >> 20
-    return [
-        *outcome.wrongs,
-        *[f"{seconds:.1f} s"] * (seconds > MOST_SECONDS),
-        *[f"{mib} MiB"] * (mib > MOST_MIB),
-    ]
+    return [*outcome.wrongs, *[f"{seconds:.1f} s"] * (seconds > MOST_SECONDS), *[f"{mib} MiB"] * (mib > MOST_MIB)]
 
 
 def try_all(

@@ -124,10 +124,7 @@ def states(stage: int, step: int) -> dict[str, Any]:
         "zero_stage": stage,
         "partition_count": RANKS if divided else [RANKS],
         key: [each],
-        "base_optimizer_state": {
-            "state": {0: {"step": step, "exp_avg": each}},
-            "param_groups": [{"lr": 1e-3}],
-        },
+        "base_optimizer_state": {"state": {0: {"step": step, "exp_avg": each}}, "param_groups": [{"lr": 1e-3}]},
     }
     prefixes = [f"zero_pp_rank_{rank}_" for rank in range(RANKS)]
     return {
@@ -154,9 +151,7 @@ def bad_run(random_: random.Random) -> tuple[str, dict[str, Write]]:
     if random_.random() < 0.3:
         files["run/latest"] = random_.choice(_LATEST) if random_.random() < 0.8 else special(random_)
     if random_.random() < 0.2:
-        files["run/trainer_state.json"] = (
-            random_.choice(_STATES) if random_.random() < 0.7 else special(random_)
-        )
+        files["run/trainer_state.json"] = random_.choice(_STATES) if random_.random() < 0.7 else special(random_)
     if random_.random() < 0.15:
         files[f"{bad}/{random_.choice(_STRAY_NAMES)}"] = b"x"
     if random_.random() < 0.1:
@@ -190,10 +185,7 @@ def _with_odd_tensors(content: Any, random_: random.Random) -> Any:
         return content
     odd = random_.choice([-1, 2**63, 10**30, 0, None, "x", 1.5])
     made = Tensor(content.shape, content.kind)
-    setattr(
-        made,
-        *random_.choice([("stride", (odd,)), ("offset", odd), ("claims", odd), ("stride", (1,) * 2000)]),
-    )
+    setattr(made, *random_.choice([("stride", (odd,)), ("offset", odd), ("claims", odd), ("stride", (1,) * 2000)]))
     return made
 
 
@@ -234,25 +226,12 @@ _HOSTILE: list[Callable[[str], bytes]] = [
     _deep,
     lambda name: archive("zero_pp_rank_7_mp_rank_00_optim_states.pt", {"module": {}}),
     lambda name: archive(
-        name,
-        {
-            "module": {f"w{number}": Tensor((1,)) for number in range(3000)},
-            "param_shapes": [{"w": (10**15,)}],
-        },
+        name, {"module": {f"w{number}": Tensor((1,)) for number in range(3000)}, "param_shapes": [{"w": (10**15,)}]}
     ),
 ]
 """Archives that are made to harm."""
 
-_LATEST: list[Write] = [
-    b"",
-    b"global_step10\n",
-    b"../..",
-    b"/etc",
-    b"\x1b[2J",
-    b"x" * 5000,
-    b"\xff\xfe",
-    b".",
-]
+_LATEST: list[Write] = [b"", b"global_step10\n", b"../..", b"/etc", b"\x1b[2J", b"x" * 5000, b"\xff\xfe", b"."]
 _STATES: list[Write] = [
     b'{"best_model_checkpoint": "run/checkpoint-5"}',
     b'{"best_model_checkpoint": 5}',

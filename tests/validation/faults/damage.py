@@ -31,33 +31,11 @@ ODD: list[Any] = [
         "💥" * 400,
         "../../../etc/passwd",
     ),
-    *(
-        [],
-        {},
-        [[]],
-        [1, "a", None],
-        {"": {"": {}}},
-        {"stage": {"stage": 3}},
-        "x" * 300_000,
-        "%s%n{0}{{x}}${HOME}",
-    ),
+    *([], {}, [[]], [1, "a", None], {"": {"": {}}}, {"stage": {"stage": 3}}, "x" * 300_000, "%s%n{0}{{x}}${HOME}"),
 ]
 WORDS = [
     *("", " ", "-1", "0", "1e400", "nan", "99999999999999999999", "0x10", "١٢", "80GiB", "-80GiB", "1,2,,3"),
-    *(
-        "a,b",
-        "💥",
-        "\x1b[31m",
-        "\u202e",
-        "none.json",
-        ".",
-        "/",
-        "/dev/null",
-        "/dev/zero",
-        "x" * 5000,
-        "--",
-        "-",
-    ),
+    *("a,b", "💥", "\x1b[31m", "\u202e", "none.json", ".", "/", "/dev/null", "/dev/zero", "x" * 5000, "--", "-"),
     *("a/b/c/d", "~nobody", "%s", "$(id)", "trainer", "json", "NaN", "True", "None", "[]", "{}", "key=value"),
     *("=", "a=", "=b", "zero_optimization.stage", "..", "\udcff"),
 ]
@@ -107,21 +85,13 @@ def damaged(text: str, random_: random.Random) -> bytes:
         return text.encode(random_.choice(["utf-16", "utf-32", "utf-8-sig", "cp037"]))
     if kind == 7:
         lines = text.splitlines()
-        return "\n".join(
-            [*lines[: at % len(lines)], "<<<<<<< HEAD", *lines, "=======", *lines, ">>>>>>> x"]
-        ).encode()
+        return "\n".join([*lines[: at % len(lines)], "<<<<<<< HEAD", *lines, "=======", *lines, ">>>>>>> x"]).encode()
     if kind == 8:
-        return random_.choice(
-            [b"\n", b"null", b"[]", b'""', b"0", b"\xef\xbb\xbf", b"{}", b"---\n---\n", b"[{}]"]
-        )
+        return random_.choice([b"\n", b"null", b"[]", b'""', b"0", b"\xef\xbb\xbf", b"{}", b"---\n---\n", b"[{}]"])
     if kind == 9:
         deep = random_.choice([150, 250, 5_000, 200_000])
         return b'{"a":' * deep + b"1" + b"}" * random_.choice([deep, 0])
-    return (
-        text.replace('"', random_.choice(["'", "“", ""]))
-        .replace(":", random_.choice([":", "=", " "]))
-        .encode()
-    )
+    return text.replace('"', random_.choice(["'", "“", ""])).replace(":", random_.choice([":", "=", " "])).encode()
 
 
 _STRAY = [*'}]{,:"\\#', "//", "\t", "\0", "\x1b[31m", "NaN", "\u2028", "&a ", "*a "]
@@ -179,8 +149,7 @@ def bad_yaml(data: Any, random_: random.Random) -> Write:
 
 
 YAML = [
-    b"a: &a [x,x]\n"
-    + b"".join(b"%c: &%c [*%c,*%c,*%c,*%c]\n" % (c, c, *[c - 1] * 4) for c in range(98, 112)),
+    b"a: &a [x,x]\n" + b"".join(b"%c: &%c [*%c,*%c,*%c,*%c]\n" % (c, c, *[c - 1] * 4) for c in range(98, 112)),
     b"model: !!python/object/apply:os.system ['touch owned']\n",
     b"a: &a\n  b: *a\n",
     b"? {a: b}\n: c\n",

@@ -27,8 +27,7 @@ REFUSED = {
     "chats of objects": _chats({"text": "b"}),
     "chats of lists of texts": _chats(["b"]),
     "prompts that are numbers": '{"prompt": 1, "completion": "b"}\n' * 8,
-    "a number among the prompts": '{"prompt": "a", "completion": "b"}\n' * 8
-    + '{"prompt": 1, "completion": "b"}\n',
+    "a number among the prompts": '{"prompt": "a", "completion": "b"}\n' * 8 + '{"prompt": 1, "completion": "b"}\n',
     "two keys of one name": '{"prompt": "a", "completion": "b", "prompt": "c"}\n' * 8,
     "a word for infinity that is none of JSON": '{"prompt": "a", "completion": "b", "score": Inf}\n' * 8,
     "half a character": '{"prompt": "\\ud83d", "completion": "b"}\n' * 8,

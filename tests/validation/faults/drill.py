@@ -142,9 +142,7 @@ def judge(trial: Trial, place: Place, code: int, text: str) -> list[str]:
     exported = [place.path(f"made/{name}").is_file() for name in _OF_EXPORT]
     wrongs += ["half an export"] * (place.path("made").exists() and not all(exported))
     wrongs += ["code that it was given ran"] * place.path("it_ran").exists()
-    wrongs += ["a character that a terminal acts on"] * (
-        _ACTED_ON.search(text.replace("\x1b[0m", "")) is not None
-    )
+    wrongs += ["a character that a terminal acts on"] * (_ACTED_ON.search(text.replace("\x1b[0m", "")) is not None)
     return wrongs
 
 
@@ -189,8 +187,7 @@ def resume(place: Place, parent: Path) -> list[str]:
     if place.command == "checkpoint":
         return [] if is_whole(place) else _again(place, parent)
     checkpoints = [
-        int(file.parent.name.partition("-")[2])
-        for file in place.path("out").glob("checkpoint-*/trainer_state.json")
+        int(file.parent.name.partition("-")[2]) for file in place.path("out").glob("checkpoint-*/trainer_state.json")
     ]
     if not checkpoints or place.path("out/run.json").exists():
         return []

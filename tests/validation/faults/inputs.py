@@ -137,9 +137,7 @@ def of_train(random_: random.Random) -> Case:
     # Broken in a way that shows before torch is imported: whether the rest would train is not tried here.
     content = damaged("model: [\n" + yaml.safe_dump(RECIPE), random_)
     if random_.random() < 0.5:
-        content = yaml.safe_dump({"a": distorted(RECIPE, random_), "model_": 1}).encode(
-            errors="surrogatepass"
-        )
+        content = yaml.safe_dump({"a": distorted(RECIPE, random_), "model_": 1}).encode(errors="surrogatepass")
     previews = random_.random() < 0.3
     words = ("train", "--recipe=r.yaml", *(("--preview=2",) if previews else ()))
     return Case("train --preview" if previews else "train", words, {"r.yaml": content})
@@ -151,12 +149,7 @@ def of_checkpoint(random_: random.Random) -> Case:
     command = random_.choice(["show", "verify", "export", "reshard", "diff", "prune"])
     path = random_.choice([step, step, "run", random_.choice([*files, *WORDS])])
     words = {
-        "export": (
-            path,
-            "-o",
-            "out",
-            *random_.choice([(), ("--no-verify",), ("--dtype=fp32", "--no-config")]),
-        ),
+        "export": (path, "-o", "out", *random_.choice([(), ("--no-verify",), ("--dtype=fp32", "--no-config")])),
         "reshard": (
             path,
             "-o",
@@ -165,11 +158,7 @@ def of_checkpoint(random_: random.Random) -> Case:
             *random_.choice([(), ("--no-verify",), ("--zero-stage=1",), ("--zero-stage=3", "--no-verify")]),
         ),
         "diff": random_.sample([path, "run"], 2),
-        "prune": (
-            random_.choice(["run", "run", path]),
-            f"--keep={random_.choice([1, 1, 2, 10**30])}",
-            "--yes",
-        ),
+        "prune": (random_.choice(["run", "run", path]), f"--keep={random_.choice([1, 1, 2, 10**30])}", "--yes"),
     }.get(command, (path,))
     # What prune removes is for its own tests; here it must end well.
     line = ("checkpoint", command, *words, *form)
@@ -237,20 +226,52 @@ def of_launch_script(random_: random.Random) -> Case:
     target = random_.choice(TARGETS)
     words = ["launch-script", "r.yaml", f"--for={target}", "--num-nodes=2"]
     words += ["--hostfile=hosts"] * (name == "hosts")
-    words += [
-        f"--{random_.choice(['image', 'volume', 'accelerator', 'gpus-per-node'])}={random_.choice(WORDS)}"
-    ] * (random_.random() < 0.3)
+    words += [f"--{random_.choice(['image', 'volume', 'accelerator', 'gpus-per-node'])}={random_.choice(WORDS)}"] * (
+        random_.random() < 0.3
+    )
     return Case("launch-script", tuple(words), files)
 
 
 def of_doctor(random_: random.Random) -> Case:
     # As for training, broken before torch is asked; what a look finds is for its own tests.
     if random_.random() < 0.5:
-        content = (
-            special(random_) if random_.random() < 0.2 else damaged(HOSTS, random_) + b"\nworker slots=\n"
-        )
+        content = special(random_) if random_.random() < 0.2 else damaged(HOSTS, random_) + b"\nworker slots=\n"
         return Case("doctor", ("doctor", "--hostfile=hosts"), {"hosts": content})
     return Case("doctor", ("doctor", "--recipe=r.yaml"), of_train(random_).files)
+
+
+_PLAN = ("--gpu=h100", "--max-gpus=1", "--global-batch-size=1", "--rehearse=0", "--no-input")
+PRICES = "gpu,usd_per_hour,date\nh100,2.5,2026-11-27\na100-80,1.4,2026-11-27\n"
+PLAN = {**dict.fromkeys(("model", "verdict", "method", "command"), "a"), "plans": [], "rejected": [], "steps": 1}
+
+
+def of_plan(random_: random.Random) -> Case:
+    model, rows = json.dumps(MODEL).encode(), b'{"text": "a"}\n' * 3
+    words, files = random_.choice(
+        [
+            ((".", "--tokens=1M", *_PLAN), {"config.json": bad_json(MODEL, random_)}),
+            ((".", "--data=a.jsonl", *_PLAN), {"config.json": model, "a.jsonl": damaged(rows.decode(), random_)}),
+            (("--recipe=r.yaml", *_PLAN), {"r.yaml": bad_yaml(RECIPE, random_)}),
+            (
+                (".", "--tokens=1M", "--prices=p.csv", *_PLAN),
+                {"config.json": model, "p.csv": damaged(PRICES, random_)},
+            ),
+            (
+                ("--compare", "run.json", "plan.json"),
+                {"run.json": bad_json({"steps": 1}, random_), "plan.json": bad_json(PLAN, random_)},
+            ),
+        ]
+    )
+    return Case("plan", ("plan", *words), files, writes=True)  # remembers its estimates
+
+
+def of_report(random_: random.Random) -> Case:
+    return Case(
+        "report",
+        ("report", "plan.json", "-o", "out.html"),
+        {"plan.json": bad_json(PLAN, random_)},
+        frozenset(["out.html"]),
+    )
 
 
 _OPTIONS = {
@@ -264,6 +285,9 @@ _OPTIONS = {
     " lora-rank lora-targets trainable-parameters freeze gpu gpu-memory fit optimizer plot",
     "schema": "output",
     "gpus": "format",
+    "plan gpt2 --tokens=1k --max-gpus=1 --gpu=h100 --rehearse=0": "tokens examples mean-tokens seq-len have"
+    " network deadline budget price prices setup hardware explain host-memory for lora-rank data",
+    "prices show": "price prices format",
     "models": "format",
     "train": "recipe model_ training task.seq_len_ resume retries",
     "generate": "batch-size seed max-prompt-tokens output dtype",
@@ -295,10 +319,7 @@ def of_options(random_: random.Random) -> Case:
     if command in _DO_MUCH or random_.random() < 0.2:
         words.append(f"--{random_.choice(['nonsense', 'num_gpu', '', '💥', 'help=1', 'format'])}")
     writes = any(word.startswith(("--output", "--plot", "--trace")) for word in words)
-    files: dict[str, Write] = {
-        "good.json": json.dumps(CONFIG).encode(),
-        "r.yaml": yaml.safe_dump(RECIPE).encode(),
-    }
+    files: dict[str, Write] = {"good.json": json.dumps(CONFIG).encode(), "r.yaml": yaml.safe_dump(RECIPE).encode()}
     return Case(f"{command}, options", (command, *words), files, writes=writes)
 
 
@@ -319,6 +340,8 @@ MAKERS = [
     of_launch_file,
     of_launch_script,
     of_doctor,
+    of_plan,
+    of_report,
 ]
 
 

@@ -124,12 +124,7 @@ class Place:
 
 def import_all() -> None:
     """Import what runs import, and no more: nothing is made that a fork would share."""
-    variables = {
-        "DS_ACCELERATOR": "cpu",
-        "CUDA_VISIBLE_DEVICES": "",
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-    }
+    variables = {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     os.environ.update(variables)
     from zerokit.distributed.libraries import set_up_libraries
     from zerokit.distributed.ranks import Ranks

@@ -126,20 +126,14 @@ def run_trials() -> Iterator[Trial]:
         arrange = options(*MORE, *EVERY, "--training.report_to", "csv", then=_place(name, kind))
         yield Trial(f"{name} is {kind.__name__.replace('_', ' ')}", arrange, "refuse")
     yield Trial("metrics on a full disk", options(*EVERY, then=_fill_metrics), "do|end")
-    yield Trial(
-        "a checkpoint removed as it is written", options(*MORE, *EVERY), "do|end", _lose_unfinished, saves
-    )
+    yield Trial("a checkpoint removed as it is written", options(*MORE, *EVERY), "do|end", _lose_unfinished, saves)
     yield Trial("all checkpoints removed", options(*MORE, *EVERY), "do|end", _lose_checkpoints, saves)
     wild = ("--training.learning_rate", "1e10", "--training.max_steps", "5")
     yield Trial("a learning rate that diverges", options(*wild), "end")
-    yield Trial(
-        "a learning rate that diverges, steps left out", options(*wild, "--training.on_spike", "skip"), "end"
-    )
+    yield Trial("a learning rate that diverges, steps left out", options(*wild, "--training.on_spike", "skip"), "end")
     half = ("--training.per_device_train_batch_size", "4")
     yield Trial("resume, by two ranks", options(*RESUME, *half, ranks=2), "do", resumes=True)
-    yield Trial(
-        "resume, by two ranks with twice the batch", options(*RESUME, ranks=2), "refuse", resumes=True
-    )
+    yield Trial("resume, by two ranks with twice the batch", options(*RESUME, ranks=2), "refuse", resumes=True)
     workers = ("--training.dataloader_num_workers", "1", "--stuck-after", "10")
     yield Trial(
         "a loader worker that finds no room in /dev/shm",

@@ -242,14 +242,7 @@ def mount(where: str, size: str) -> str:
 
 RESUME = ("--training.resume_from_checkpoint", "true", "--training.max_steps", "2")
 LONG = ("--training.max_steps", "100000", "--training.logging_steps", "1")
-EVERY = (
-    "--training.save_strategy",
-    "steps",
-    "--training.save_steps",
-    "1",
-    "--training.save_total_limit",
-    "2",
-)
+EVERY = ("--training.save_strategy", "steps", "--training.save_steps", "1", "--training.save_total_limit", "2")
 MORE = ("--training.max_steps", "40", "--training.logging_steps", "1")
 _FEW = ("--training.max_steps", "4", "--training.logging_steps", "1")
 _LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
@@ -286,9 +279,7 @@ DAMAGED_CHECKPOINT = [
 """Which file of a checkpoint, how; a run must refuse to go on from it."""
 DAMAGED_CHECKSUMS = (random, cut, empty, gone, line_lost, line_doubled)
 """How; a run must refuse to go on, and go on with --no-verify."""
-UNVERIFIED = [
-    (name, damage) for name, damage in DAMAGED_CHECKPOINT if damage in (cut, gone, payload, pipe, led_out)
-]
+UNVERIFIED = [(name, damage) for name, damage in DAMAGED_CHECKPOINT if damage in (cut, gone, payload, pipe, led_out)]
 """Of these, what it must refuse with --no-verify, too."""
 
 LINKS_REFUSED = {
@@ -410,9 +401,7 @@ def _of_input() -> Iterator[Trial]:
     yield Trial("a data line of 50 MB", to("data.jsonl", content(_LINE * 2)), "do")
     for name, template in TEMPLATES.items():
         for command in ("train", "generate"):
-            yield Trial(
-                f"{command}, a chat template {name}", options(command=command, then=chat(template)), "refuse"
-            )
+            yield Trial(f"{command}, a chat template {name}", options(command=command, then=chat(template)), "refuse")
 
 
 def _of_machine() -> Iterator[Trial]:
@@ -459,9 +448,7 @@ def _of_processes() -> Iterator[Trial]:
         patience = () if moment is steps else ("--stuck-after", "20")
         arrange = options(*LONG, *EVERY, _STAGE, str(stage), *patience, ranks=2)
         name = f"{which} of two, {number.name} as it {_word(moment)}, stage {stage}"
-        yield Trial(
-            name, arrange, must, kill(number, which), moment, goes_on=moment is saves or must == "leave"
-        )
+        yield Trial(name, arrange, must, kill(number, which), moment, goes_on=moment is saves or must == "leave")
 
 
 def trials() -> list[Trial]:

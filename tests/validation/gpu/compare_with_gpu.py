@@ -84,27 +84,15 @@ CONFIGURATIONS = (
     _of("qwen-1.5b-zero3-accumulation", "qwen2.5-1.5b", "--stage 3 --accumulation 4 --optimizer fused_adam"),
     _of("llama-1b-zero3-fp32", "llama-3.2-1b", "--stage 3 --precision fp32 --micro-batch 2"),
     _of("llama-1b-zero2-autocast", "llama-3.2-1b", "--stage 2 --precision autocast --sequence 2048"),
-    _of(
-        "qwen-0.5b-zero1-sum-in-fp32",
-        "qwen2.5-0.5b",
-        "--stage 1 --sum-in-fp32 --accumulation 2 --micro-batch 4",
-    ),
+    _of("qwen-0.5b-zero1-sum-in-fp32", "qwen2.5-0.5b", "--stage 1 --sum-in-fp32 --accumulation 2 --micro-batch 4"),
     _of("qwen3-4b-zero3-lora", "qwen3-4b", "--stage 3 --lora --micro-batch 2 --sequence 1024"),
-    _of(
-        "llama-1b-zero2-fp16-foreach", "llama-3.2-1b", "--stage 2 --precision fp16 --optimizer torch_foreach"
-    ),
+    _of("llama-1b-zero2-fp16-foreach", "llama-3.2-1b", "--stage 2 --precision fp16 --optimizer torch_foreach"),
     _of("llama-8b-zero2-lora", "llama-3.1-8b", "--stage 2 --lora --sequence 1024"),
     _of("qwen-1.5b-zero2-fused-adam", "qwen2.5-1.5b", "--stage 2 --optimizer fused_adam --micro-batch 2"),
-    _of(
-        "llama-3b-zero3-offload",
-        "llama-3.2-3b",
-        "--stage 3 --offload-optimizer --checkpointing --sequence 8192",
-    ),
+    _of("llama-3b-zero3-offload", "llama-3.2-3b", "--stage 3 --offload-optimizer --checkpointing --sequence 8192"),
     _of("gpt2-large-zero3-dropout", "gpt2-large", "--stage 3 --micro-batch 4"),
     _of("llama-1b-zero2-expandable", "llama-3.2-1b", "--stage 2 --micro-batch 4", expandable=True),
-    _of(
-        "qwen-0.5b-zero0-fp32-foreach", "qwen2.5-0.5b", "--stage 0 --precision fp32 --optimizer torch_foreach"
-    ),
+    _of("qwen-0.5b-zero0-fp32-foreach", "qwen2.5-0.5b", "--stage 0 --precision fp32 --optimizer torch_foreach"),
 )
 """The first ones are the most different from each other, in case the time is up before the last."""
 
@@ -129,11 +117,7 @@ def measure(configuration: Configuration, arguments: Sequence[str], folder: Path
 
 
 def rehearse(
-    configuration: Configuration,
-    arguments: Sequence[str],
-    folder: Path,
-    device: VirtualDevice,
-    seconds: float,
+    configuration: Configuration, arguments: Sequence[str], folder: Path, device: VirtualDevice, seconds: float
 ) -> Figures:
     """Rehearse the same on one virtual GPU. Raises RuntimeError if that fails."""
     output = folder / f"{configuration.name}.rehearsed.json"
@@ -226,9 +210,7 @@ def shortfalls(found: dict[str, Any]) -> list[str]:
     return [
         f"{name}: {kind} {found[name][key]} % is more than {limit} %"
         for name, limits in LIMITS_PERCENT.items()
-        for kind, key, limit in zip(
-            ("median", "worst"), ("median_percent", "worst_percent"), limits, strict=True
-        )
+        for kind, key, limit in zip(("median", "worst"), ("median_percent", "worst_percent"), limits, strict=True)
         if found[name][key] > limit
     ]
 
@@ -274,9 +256,7 @@ def versions() -> dict[str, str]:
 
 
 def options(given: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="configurations whose name contains this")
     parser.add_argument("--limit-seconds", type=float, default=LIMIT_SECONDS, help="for everything together")
     parser.add_argument("--output", type=Path, default=WRITTEN)
@@ -360,11 +340,7 @@ def _row(
 
 
 def _document(
-    before: dict[str, Any],
-    rows: list[dict[str, Any]],
-    results: dict[str, Any],
-    device: VirtualDevice,
-    nvcc: bool,
+    before: dict[str, Any], rows: list[dict[str, Any]], results: dict[str, Any], device: VirtualDevice, nvcc: bool
 ) -> dict[str, Any]:
     today = {"date": datetime.date.today().isoformat(), "versions": versions()}
     measured = today if "measured" in results else before.get("measured_with")
@@ -388,9 +364,7 @@ def main(given: Sequence[str] | None = None) -> int:
     args.output.parent.mkdir(parents=True, exist_ok=True)
     args.output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(document["summary"], indent=1))
-    wrong = [
-        f"{row['name']}: {what}" for row in document["configurations"] for what in row["failures"].values()
-    ]
+    wrong = [f"{row['name']}: {what}" for row in document["configurations"] for what in row["failures"].values()]
     if not (args.measure_only or args.rehearse_only):
         wrong += shortfalls(document["summary"])
     for line in wrong:

@@ -31,11 +31,7 @@ WRITTEN = REPOSITORY / "tests" / "validation" / "results" / "gpu_packed.json"
 WAYS = ("zerokit", "joined")
 MEDIAN, SIGMA = 400, 1.0
 """Of the lengths in tokens, which are log-normal, as those of chats are, and cut to the sequence."""
-DS_CONFIG: dict[str, Any] = {
-    "bf16": {"enabled": True},
-    "zero_optimization": {"stage": 2},
-    "gradient_clipping": 1.0,
-}
+DS_CONFIG: dict[str, Any] = {"bf16": {"enabled": True}, "zero_optimization": {"stage": 2}, "gradient_clipping": 1.0}
 
 
 class Size(NamedTuple):
@@ -149,13 +145,7 @@ def _zerokit(folder: Path, output: Path, size: Size) -> None:
 def _joined(folder: Path, output: Path, size: Size) -> None:
     import torch
     from datasets import load_dataset
-    from transformers import (
-        AutoModelForCausalLM,
-        AutoTokenizer,
-        Trainer,
-        TrainingArguments,
-        default_data_collator,
-    )
+    from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingArguments, default_data_collator
 
     args = TrainingArguments(
         str(output / "out"),

@@ -63,18 +63,7 @@ CONFIGURATIONS = (
 def calibrated(folder: Path) -> dict[str, Any]:
     """What this machine takes now, as ``--hardware`` reads it."""
     file = folder / "machine.json"
-    command = [
-        sys.executable,
-        "-m",
-        "zerokit",
-        "calibrate",
-        "--device",
-        "cuda",
-        "--ranks",
-        "1",
-        "-o",
-        str(file),
-    ]
+    command = [sys.executable, "-m", "zerokit", "calibrate", "--device", "cuda", "--ranks", "1", "-o", str(file)]
     subprocess.run(command, check=True, cwd=REPOSITORY, stdout=subprocess.DEVNULL)
     found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return found
@@ -119,9 +108,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
             "compared": len(errors),
             "median_error": round(statistics.median(errors), 4) if errors else None,
             "worst_error": errors[-1] if errors else None,
-            "within_the_range": sum(
-                row[way]["low"] <= row["measured"] <= row[way]["high"] for row in with_it
-            ),
+            "within_the_range": sum(row[way]["low"] <= row["measured"] <= row[way]["high"] for row in with_it),
         }
     return found
 

@@ -95,8 +95,7 @@ def test_too_large_errors_give_1(
 
 def test_a_failure_is_written_down_and_is_not_compared(compared: Any) -> None:
     code, document = compared(
-        measured={"small": figures(1000, 2000)},
-        rehearsed={"small": figures(1000, 2000), "large": figures(10, 20)},
+        measured={"small": figures(1000, 2000)}, rehearsed={"small": figures(1000, 2000), "large": figures(10, 20)}
     )
     assert code == 1
     large = document["configurations"][1]

@@ -23,10 +23,7 @@ def test_errors_of_both_predictions_are_of_what_was_measured() -> None:
     rows = [row_of(CONFIGURATIONS[0], {"measured": 1.0, **ways}), row_of(CONFIGURATIONS[1], ways)]
     assert (rows[0]["error_by_catalogue"], rows[0]["error_by_calibration"]) == (-0.1, 0.05)
     found = summary(rows)
-    assert found["catalogue"] == {
-        **{"compared": 1, "median_error": 0.1, "worst_error": 0.1},
-        "within_the_range": 1,
-    }
+    assert found["catalogue"] == {**{"compared": 1, "median_error": 0.1, "worst_error": 0.1}, "within_the_range": 1}
     assert found["calibration"]["within_the_range"] == 0
 
 

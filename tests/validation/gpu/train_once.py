@@ -32,12 +32,7 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
         "LlamaForCausalLM",
         {
             **{"vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16},
-            **{
-                "num_attention_heads": 32,
-                "num_key_value_heads": 8,
-                "head_dim": 64,
-                "tie_word_embeddings": True,
-            },
+            **{"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64, "tie_word_embeddings": True},
         },
     ),
     "qwen2.5-1.5b": (
@@ -58,12 +53,7 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
         "Qwen3ForCausalLM",
         {
             **{"vocab_size": 151936, "hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36},
-            **{
-                "num_attention_heads": 32,
-                "num_key_value_heads": 8,
-                "head_dim": 128,
-                "tie_word_embeddings": True,
-            },
+            **{"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "tie_word_embeddings": True},
         },
     ),
     "llama-2-7b": (
@@ -76,12 +66,7 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-3.1-8b": (
         "LlamaForCausalLM",
         {
-            **{
-                "vocab_size": 128256,
-                "hidden_size": 4096,
-                "intermediate_size": 14336,
-                "num_hidden_layers": 32,
-            },
+            **{"vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32},
             **{"num_attention_heads": 32, "num_key_value_heads": 8},
         },
     ),
@@ -201,9 +186,7 @@ def main() -> None:
     if args.optimizer != "fused_adam":
         kind = {args.optimizer.removeprefix("torch_"): True} if not args.offload_optimizer else {}
         optimizer = torch.optim.AdamW(trained, lr=LEARNING_RATE, **kind)
-    engine, *_ = deepspeed.initialize(
-        model=model, model_parameters=trained, optimizer=optimizer, config=config
-    )
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=trained, optimizer=optimizer, config=config)
     data = batch(args, model.config.vocab_size)
     figures: dict[str, Any] = {
         "allocated_after_init": torch.cuda.memory_allocated(),

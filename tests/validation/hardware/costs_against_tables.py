@@ -17,14 +17,7 @@ from typing import Any
 
 from tests.tiny import REPOSITORY
 from tests.validation.percentiles import nearest_rank
-from tools.kernel_costs.fit import (
-    attention_rows,
-    fit_attention,
-    fit_matmul,
-    matmul_cards,
-    matmul_rows,
-    tables,
-)
+from tools.kernel_costs.fit import attention_rows, fit_attention, fit_matmul, matmul_cards, matmul_rows, tables
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.costs.attention import Attention
 from zerokit.hardware.costs.card_costs import CardCosts
@@ -89,8 +82,7 @@ def attention_errors(card: str, kernel: str) -> list[float]:
             _, _, _, causal, batch, heads, kv_heads, length, head_dim, _, _ = row
             call = Attention(batch, heads, kv_heads, length, length, head_dim, causal)
             seconds = sum(
-                curve.peak_flops(call, backward, multiprocessors) / (peak * 1e12)
-                for backward in passes_of(row)
+                curve.peak_flops(call, backward, multiprocessors) / (peak * 1e12) for backward in passes_of(row)
             )
             found.append(seconds / measured_seconds(row) - 1)
         return found

@@ -32,10 +32,7 @@ CARDS = {
 }
 """Names of the rows by those of the catalogue, where they differ."""
 
-ASSUMED_CARDS = {
-    "V100-32": "the SXM2 card",
-    "H100-96 500W": "an H100-SXM of 700 W with slower memory",
-}
+ASSUMED_CARDS = {"V100-32": "the SXM2 card", "H100-96 500W": "an H100-SXM of 700 W with slower memory"}
 
 _SWIFT = "ms-swift Quick-start.md"
 _INTERNEVO = "InternLM/InternEvo train_performance.md"
@@ -64,9 +61,7 @@ def judged(row: Row) -> Judged:
     assumed = ["torch's version", "the attention kernel", "data as long as the sequence"]
     lacks += _card(row, assumed) + _model(row) + _engine(row, assumed)
     lacks += [
-        f"the {what}"
-        for key, what in (("micro_batch", "micro batch"), ("seq_len", "length"))
-        if not row.get(key)
+        f"the {what}" for key, what in (("micro_batch", "micro batch"), ("seq_len", "length")) if not row.get(key)
     ]
     if row.get("precision") is None:
         assumed.append("bf16 with fp32 master weights")
@@ -123,11 +118,7 @@ def _engine(row: Row, assumed: list[str]) -> list[str]:
         return ["a step of plain training"]
     if "compile" in told:
         assumed.append("what torch.compile fuses")
-    if (
-        row.get("zero_stage") is None
-        and row.get("n_gpus") not in (None, 1)
-        and not re.search(r"dp\d|ZeRO-\d", told)
-    ):
+    if row.get("zero_stage") is None and row.get("n_gpus") not in (None, 1) and not re.search(r"dp\d|ZeRO-\d", told):
         return ["the stage of ZeRO"]
     if "FSDP" in told or "dp" in str(row.get("parallel") or ""):
         assumed.append("FSDP gathers and reduces as ZeRO does, one block ahead")
@@ -155,9 +146,7 @@ def step_seconds(row: Row) -> float | None:
 
 def main() -> None:
     """Prints the table, and writes the rows."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
@@ -173,8 +162,7 @@ def main() -> None:
     print(f"{sum(not one.lacks for one in found):4} of {len(found):4}  in all")
     if options.output:
         written = [
-            one.row | {"lacks": one.lacks, "assumed": one.assumed, "step_seconds": one.step_seconds}
-            for one in found
+            one.row | {"lacks": one.lacks, "assumed": one.assumed, "step_seconds": one.step_seconds} for one in found
         ]
         options.output.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
 

@@ -28,8 +28,7 @@ def test_a_row_that_says_enough_has_seconds_and_what_is_assumed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "micro_batches"),
-    [({"ckpt": True}, 1), ({}, 4), ({"tokens_per_s_per_gpu": 3084.0}, 2), ({"ga": 3}, 3)],
+    ("change", "micro_batches"), [({"ckpt": True}, 1), ({}, 4), ({"tokens_per_s_per_gpu": 3084.0}, 2), ({"ga": 3}, 3)]
 )
 def test_micro_batches_that_a_row_leaves_out_are_those_of_its_page(change: Row, micro_batches: int) -> None:
     internevo = ROW | {"source": "InternLM/InternEvo train_performance.md", "ckpt": False} | change

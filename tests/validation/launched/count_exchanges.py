@@ -16,14 +16,7 @@ from zerokit.distributed.group import RankGroup
 from zerokit.distributed.ranks import read_ranks
 from zerokit.training.main import train
 
-KINDS = (
-    "all_gather",
-    "all_gather_into_tensor",
-    "all_reduce",
-    "barrier",
-    "broadcast",
-    "reduce_scatter_tensor",
-)
+KINDS = ("all_gather", "all_gather_into_tensor", "all_reduce", "barrier", "broadcast", "reduce_scatter_tensor")
 
 
 class Steps(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here

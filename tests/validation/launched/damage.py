@@ -18,9 +18,7 @@ Damage = Callable[[Path], object]
 """Does harm to the files of a step's folder."""
 
 MODEL, MODEL3 = "mp_rank_00_model_states.pt", "zero_pp_rank_{}_mp_rank_00_model_states.pt"
-OPTIMIZER, OPTIMIZER_BF16 = (
-    f"{precision}zero_pp_rank_{{}}_mp_rank_00_optim_states.pt" for precision in ("", "bf16_")
-)
+OPTIMIZER, OPTIMIZER_BF16 = (f"{precision}zero_pp_rank_{{}}_mp_rank_00_optim_states.pt" for precision in ("", "bf16_"))
 
 
 @dataclass(frozen=True)
@@ -124,23 +122,13 @@ def _step_of_optimizer(content: Any) -> None:
 
 _STATES = "optimizer_state_dict"
 _GROUPS = (_STATES, "single_partition_of_fp32_groups")
-_CUT = (
-    *("universal_checkpoint_info", "affine_map", "params"),
-    r"^model\.layers\.0\.mlp\.down_proj\.weight$",
-)
+_CUT = (*("universal_checkpoint_info", "affine_map", "params"), r"^model\.layers\.0\.mlp\.down_proj\.weight$")
 CASES = [
     Case("model cut", "stage2", cut(MODEL, 0.5), r"model_states\.pt: is damaged, cut short"),
     Case("model empty", "stage2", cut(MODEL, 0), r"model_states\.pt: is damaged, cut short"),
-    Case(
-        "end of optimizer cut", "stage2", cut(OPTIMIZER.format(1), 0.99), r"rank_1.*: is damaged, cut short"
-    ),
+    Case("end of optimizer cut", "stage2", cut(OPTIMIZER.format(1), 0.99), r"rank_1.*: is damaged, cut short"),
     Case("optimizer empty", "stage2", cut(OPTIMIZER.format(0), 0), r"rank_0.*: is damaged, cut short"),
-    Case(
-        "part of stage 3 cut",
-        "stage3",
-        cut(OPTIMIZER_BF16.format(1), 0.3),
-        r"rank_1.*: is damaged, cut short",
-    ),
+    Case("part of stage 3 cut", "stage3", cut(OPTIMIZER_BF16.format(1), 0.3), r"rank_1.*: is damaged, cut short"),
     Case(
         "bit of a model's weight",
         "stage2",
@@ -166,27 +154,13 @@ CASES = [
         r"rank_1.*: has changed since it was saved",
     ),
     Case("bit of a pickle", "stage2", flip(MODEL), r"model_states\.pt: is damaged.*Bad CRC-32"),
-    Case(
-        "no optimizer of rank 1", "stage2", remove(OPTIMIZER.format(1)), "optimizer states of 1 of 2 ranks: 1"
-    ),
-    Case(
-        "no optimizer of rank 0", "stage2", remove(OPTIMIZER.format(0)), "optimizer states of 1 of 2 ranks: 0"
-    ),
+    Case("no optimizer of rank 1", "stage2", remove(OPTIMIZER.format(1)), "optimizer states of 1 of 2 ranks: 1"),
+    Case("no optimizer of rank 0", "stage2", remove(OPTIMIZER.format(0)), "optimizer states of 1 of 2 ranks: 0"),
     Case("no model", "stage2", remove(MODEL), "lacks the model states of rank 0"),
     Case("no model of rank 1", "stage3", remove(MODEL3.format(1)), "model states of 1 of 2 ranks: 1"),
-    Case(
-        "no expert",
-        "experts",
-        remove("layer_0_expert_3_mp_rank_00_model_states.pt"),
-        "lacks 1 of the 4 experts",
-    ),
+    Case("no expert", "experts", remove("layer_0_expert_3_mp_rank_00_model_states.pt"), "lacks 1 of the 4 experts"),
     Case("no layer", "pipeline", remove("layer_01-model_states.pt"), r"lacks the layer with '1\.weight'"),
-    Case(
-        "layers swapped",
-        "pipeline",
-        swap("layer_01-model_states.pt", "layer_03-model_states.pt"),
-        "were swapped",
-    ),
+    Case("layers swapped", "pipeline", swap("layer_01-model_states.pt", "layer_03-model_states.pt"), "were swapped"),
     Case(
         "no stage of a pipeline",
         "pipeline",
@@ -194,10 +168,7 @@ CASES = [
         "lacks the model states of mp_rank_01",
     ),
     Case(
-        "tensor-parallel ranks swapped",
-        "tensor-parallel",
-        swap(MODEL, "mp_rank_01_model_states.pt"),
-        "were swapped",
+        "tensor-parallel ranks swapped", "tensor-parallel", swap(MODEL, "mp_rank_01_model_states.pt"), "were swapped"
     ),
     Case(
         "a tensor-parallel rank of another step",
@@ -223,22 +194,12 @@ CASES = [
         lambda folder: [file.unlink() for file in folder.iterdir()],
         "no checkpoint of|lacks the model states",
     ),
-    Case(
-        "no folder",
-        "stage2",
-        shutil.rmtree,
-        r"latest: names the checkpoint 'global_step2', which does not exist",
-    ),
+    Case("no folder", "stage2", shutil.rmtree, r"latest: names the checkpoint 'global_step2', which does not exist"),
     Case("latest empty", "stage2", write("../latest"), "latest: is empty"),
     Case("latest elsewhere", "stage2", write("../latest", b"../../etc"), "latest: names the checkpoint"),
     Case("parts swapped", "stage2", swap(OPTIMIZER.format(0), OPTIMIZER.format(1)), "were swapped"),
     Case("parts of stage 3 swapped", "stage3", swap(MODEL3.format(0), MODEL3.format(1)), "were swapped"),
-    Case(
-        "part twice",
-        "stage3",
-        copy(OPTIMIZER_BF16.format(0), OPTIMIZER_BF16.format(1)),
-        "were swapped",
-    ),
+    Case("part twice", "stage3", copy(OPTIMIZER_BF16.format(0), OPTIMIZER_BF16.format(1)), "were swapped"),
     Case(
         "parts swapped and saved again",
         "stage2-offload",
@@ -246,10 +207,7 @@ CASES = [
         "has another '.*' than .*: they are of different steps",
     ),
     Case(
-        "model of another step",
-        "stage2",
-        rewrite(MODEL, put(["global_steps"], 1)),
-        "is of step 2, and the model of",
+        "model of another step", "stage2", rewrite(MODEL, put(["global_steps"], 1)), "is of step 2, and the model of"
     ),
     Case(
         "weights of another step",
@@ -258,10 +216,7 @@ CASES = [
         r"model_states\.pt: has another 'model\.norm\.weight' than bf16_zero_pp_rank",
     ),
     Case(
-        "a rank of another step",
-        "stage2",
-        rewrite(OPTIMIZER.format(1), _step_of_optimizer),
-        "is of step 7, and rank",
+        "a rank of another step", "stage2", rewrite(OPTIMIZER.format(1), _step_of_optimizer), "is of step 7, and rank"
     ),
     Case(
         "a rank's model of another step",
@@ -269,21 +224,9 @@ CASES = [
         rewrite(MODEL3.format(1), put(["global_steps"], 4)),
         "rank_1.*: is of step 4, and rank 0's file of step 2",
     ),
-    Case(
-        "world of 4",
-        "stage2",
-        rewrite(MODEL, put(["dp_world_size"], 4)),
-        "is of a run of 4 ranks, but .* of 2",
-    ),
-    Case(
-        "parts of 3",
-        "stage3",
-        rewrite(OPTIMIZER_BF16.format(0), put([_STATES, "partition_count"], 3)),
-        "of 3",
-    ),
-    Case(
-        "a rank too many", "stage2", copy(OPTIMIZER.format(1), OPTIMIZER.format(2)), "of two ranks|two runs"
-    ),
+    Case("world of 4", "stage2", rewrite(MODEL, put(["dp_world_size"], 4)), "is of a run of 4 ranks, but .* of 2"),
+    Case("parts of 3", "stage3", rewrite(OPTIMIZER_BF16.format(0), put([_STATES, "partition_count"], 3)), "of 3"),
+    Case("a rank too many", "stage2", copy(OPTIMIZER.format(1), OPTIMIZER.format(2)), "of two ranks|two runs"),
     Case(
         "two runs",
         "stage2",
@@ -293,30 +236,15 @@ CASES = [
     Case("a save that did not end", "stage2", write(f"{MODEL}.tmp"), "was left by an unfinished save"),
     Case("text for an archive", "stage2", write(MODEL, b"<html>404</html>"), "is damaged, cut short, or not"),
     Case("a pipe", "stage2", _fifo, "is a pipe, not a regular file"),
-    Case(
-        "a file of a tensor-parallel rank",
-        "stage2",
-        copy(MODEL, "mp_rank_01_model_states.pt"),
-        "were swapped",
-    ),
-    Case(
-        "a file of a pipeline",
-        "stage2",
-        copy(MODEL, "layer_01-model_00-model_states.pt"),
-        "were swapped",
-    ),
+    Case("a file of a tensor-parallel rank", "stage2", copy(MODEL, "mp_rank_01_model_states.pt"), "were swapped"),
+    Case("a file of a pipeline", "stage2", copy(MODEL, "layer_01-model_00-model_states.pt"), "were swapped"),
     Case(
         "weights in swap files",
         "stage3",
         lambda folder: (folder / "offloaded_tensors").mkdir(),
         "offloaded_tensors: has master weights in NVMe swap files",
     ),
-    Case(
-        "ranks without end",
-        "stage0",
-        rewrite(MODEL, put(["dp_world_size"], 1 << 60)),
-        "does not have DeepSpeed",
-    ),
+    Case("ranks without end", "stage0", rewrite(MODEL, put(["dp_world_size"], 1 << 60)), "does not have DeepSpeed"),
     Case(
         "a parameter elsewhere",
         "stage2",
@@ -336,17 +264,9 @@ CASES = [
         "elements that belong to no parameter|has another",
     ),
     Case(
-        "nothing of the optimizer",
-        "stage2",
-        rewrite(OPTIMIZER.format(0), put([_STATES], None)),
-        "no optimizer states",
+        "nothing of the optimizer", "stage2", rewrite(OPTIMIZER.format(0), put([_STATES], None)), "no optimizer states"
     ),
-    Case(
-        "no groups",
-        "stage2",
-        rewrite(OPTIMIZER.format(0), put(_GROUPS, None)),
-        "does not have DeepSpeed's content",
-    ),
+    Case("no groups", "stage2", rewrite(OPTIMIZER.format(0), put(_GROUPS, None)), "does not have DeepSpeed's content"),
     Case("nothing of the model", "stage2", rewrite(MODEL, put(["module"], None)), "has no model states"),
     Case(
         "a part that is not trained is missing",

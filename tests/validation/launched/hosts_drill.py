@@ -116,13 +116,7 @@ CASES = [
         says=r"zerokit: error: rank 1 on beta: has other versions: zerokit 0\.0\.1 \(on alpha ",
     ),
     *(
-        Case(
-            f"cable pulled, {how}",
-            how,
-            2,
-            during=_pull_cable,
-            says="does not answer any more",
-        )
+        Case(f"cable pulled, {how}", how, 2, during=_pull_cable, says="does not answer any more")
         for how in ("pdsh", "torchrun")
     ),
     *(
@@ -155,14 +149,7 @@ def prepared() -> Iterator[Path]:
 
 def _words(case: Case, folder: Path, out: Path) -> list[str | Path]:
     if case.generates:
-        options = [
-            "--model",
-            folder / "model",
-            "--prompts",
-            folder / "prompts.txt",
-            "-o",
-            out / "texts.jsonl",
-        ]
+        options = ["--model", folder / "model", "--prompts", folder / "prompts.txt", "-o", out / "texts.jsonl"]
         return ["launch/generate.py", *options, "--max_new_tokens", "8", "--do_sample", "false"]
     recipe = {
         "model": str(folder / "model"),
@@ -242,9 +229,7 @@ def _script(hosts: Hosts, words: list[str | Path]) -> Path:
     zerokit = [sys.executable, "-c", "from zerokit.cli.main import main; main()"]
     looks = [*zerokit, "doctor", "--hostfile", hosts.hostfile, "--format", "json"]
     variables = os.environ | environment()
-    done = subprocess.run(
-        hosts.first.words(*looks, folder=REPOSITORY), env=variables, capture_output=True, text=True
-    )
+    done = subprocess.run(hosts.first.words(*looks, folder=REPOSITORY), env=variables, capture_output=True, text=True)
     report.write_text(done.stdout, encoding="utf-8")
     writes = ["launch-script", words[-1], "--for", "torchrun", "--num-nodes", "2", "--gpus-per-node", "1"]
     line = [*zerokit, *writes, "--doctor", report, "-o", script]
@@ -344,9 +329,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--only", nargs="*", help="beginnings of cases' names")
     options = parser.parse_args()
-    chosen = [
-        case for case in CASES if not options.only or any(case.name.startswith(name) for name in options.only)
-    ]
+    chosen = [case for case in CASES if not options.only or any(case.name.startswith(name) for name in options.only)]
     rows: list[Row] = json.loads(WRITTEN.read_text(encoding="utf-8")) if WRITTEN.exists() else []
     references: dict[tuple[int, bool], Any] = {}
     with prepared() as folder:
@@ -358,10 +341,7 @@ def main() -> None:
             said = row.pop("said")
             if row["seconds"] is not None and row["seconds"] > MOST_SECONDS:
                 row["wrong"].append(f"{row['seconds']} s until the end")
-            print(
-                f"{row['case']}: {row['exit_code']}, {row['seconds']} s, {row['line']} {row['wrong']}",
-                flush=True,
-            )
+            print(f"{row['case']}: {row['exit_code']}, {row['seconds']} s, {row['line']} {row['wrong']}", flush=True)
             if row["wrong"]:
                 print(said)
             rows = [one for one in rows if one["case"] != case.name] + [row]

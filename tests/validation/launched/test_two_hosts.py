@@ -10,10 +10,7 @@ import pytest
 from tests.validation.launched.hosts_drill import CASES, on_one_host, prepared, run
 from tests.validation.launched.two_hosts import missing
 
-pytestmark = [
-    pytest.mark.distributed,
-    pytest.mark.skipif(missing() is not None, reason=str(missing())),
-]
+pytestmark = [pytest.mark.distributed, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
 SAMPLE = [case for case in CASES if case.name in ("train, ZeRO-3, pdsh", "cable pulled, torchrun")]
 
 

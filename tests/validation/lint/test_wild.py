@@ -113,16 +113,11 @@ def test_the_figures_are_json_with_a_line_for_each_finding(folder: Path) -> None
 def test_errors_are_listed_by_repository_with_the_file_as_it_was(folder: Path) -> None:
     listed = error_tables(survey(folder), pure=True)
     assert listed.index("**deepspeedai/a**") < listed.index("**who/b**")
-    assert (
-        "| [x/1.json](https://github.com/who/b/blob/abc/x/1.json) | `zero_optimization.offload_param` |"
-        in listed
-    )
+    assert "| [x/1.json](https://github.com/who/b/blob/abc/x/1.json) | `zero_optimization.offload_param` |" in listed
     assert "**who/c**" not in listed
 
 
-def test_a_dump_that_loads_as_something_else_is_a_failure(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dump_that_loads_as_something_else_is_a_failure(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.validation.lint.wild._loads_again", lambda document: False)
     monkeypatch.setattr("tests.validation.lint.wild._comes_to_rest", lambda document, check: False)
     failures = survey(folder).failures

@@ -142,9 +142,7 @@ def figures(result: Survey) -> Row:
         "unreadable": result.unreadable,
         "groups": {name: _group(rows, result) for name, rows in _groups(pure).items()},
         "findings": list(_by_rule(pure, result)),
-        "errors_for_target": {
-            target: dict(sorted(counts.items())) for target, counts in result.for_target.items()
-        },
+        "errors_for_target": {target: dict(sorted(counts.items())) for target, counts in result.for_target.items()},
         "errors": sorted([row["id"], finding.rule, dotted(finding.path)] for row, finding in result.errors()),
     }
 
@@ -206,10 +204,7 @@ def blocks(result: Survey) -> dict[str, str]:
 
 def error_blocks(result: Survey) -> dict[str, str]:
     """The same of the page of errors."""
-    return {
-        "errors": error_tables(result, pure=True),
-        "template-errors": error_tables(result, pure=False),
-    }
+    return {"errors": error_tables(result, pure=True), "template-errors": error_tables(result, pure=False)}
 
 
 def _set(numbers: Row) -> str:
@@ -220,12 +215,7 @@ def _set(numbers: Row) -> str:
         f"of one of them, {copies}). {templates} are templates with words to be filled in, "
         f"{len(numbers['unreadable'])} cannot be read at all; the others are counted here:"
     )
-    lines = [
-        *textwrap.wrap(said, 118),
-        "",
-        f"| {' | '.join(columns)} |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
+    lines = [*textwrap.wrap(said, 118), "", f"| {' | '.join(columns)} |", "|---|---:|---:|---:|---:|---:|"]
     for name, title in (("elsewhere", "all others"), ("deepspeedai", "`deepspeedai/*`")):
         group = numbers["groups"][name]
         cells = [str(group["worst_finding"][key]) for key in (*SEVERITIES, "none")]
@@ -280,9 +270,7 @@ def error_tables(result: Survey, *, pure: bool) -> str:
             repository = repo
         files = "<br>".join(_permalink(row) for row in rows)
         lines.append(
-            f"| {files} | {', '.join(keys)} | {_link(rule, '../')} | {reason} |"
-            if pure
-            else f"| {files} | {reason} |"
+            f"| {files} | {', '.join(keys)} | {_link(rule, '../')} | {reason} |" if pure else f"| {files} | {reason} |"
         )
     return "\n".join(lines).strip()
 

@@ -84,10 +84,7 @@ def try_text(text: str, name: str, known: Run, tally: Tally) -> None:
         tally.fixed += 1
         tally.fixes.update(finding.rule for finding in fixed.done)
         after = started(fixed.document.text or "", target, *run)
-        problems = [
-            *_problems(document, before, after, fixed.done),
-            *_said_after(report, fixed.report, fixed.done),
-        ]
+        problems = [*_problems(document, before, after, fixed.done), *_said_after(report, fixed.report, fixed.done)]
         for problem in problems:
             failed(f"--fix: {problem}")
         tally.differ += isinstance(before, Start) and isinstance(after, Start) and before != after
@@ -112,9 +109,7 @@ def _start(document: Document, target: Target) -> tuple[Any, Start | str]:
     return first
 
 
-def _problems(
-    document: Document, before: Start | str, after: Start | str, done: Iterable[Finding]
-) -> Iterator[str]:
+def _problems(document: Document, before: Start | str, after: Start | str, done: Iterable[Finding]) -> Iterator[str]:
     if isinstance(before, Start) and isinstance(after, str):
         yield f"it started before, and now: {after[:200]}"
     if isinstance(before, Start) and isinstance(after, Start):
@@ -159,9 +154,7 @@ def _means_the_same(old: Any, new: Any) -> bool:
         (inner,) = new.values()
         return _means_the_same(old, inner) or (old is True and inner == "cpu")
     if isinstance(new, bool):
-        return str(old).strip().lower() in (
-            ("true", "yes", "on", "1") if new else ("false", "no", "off", "0")
-        )
+        return str(old).strip().lower() in (("true", "yes", "on", "1") if new else ("false", "no", "off", "0"))
     if isinstance(new, int | float):
         if isinstance(old, bool):
             return int(old) == new  # the stage, for ZeRO as a switch
@@ -169,11 +162,7 @@ def _means_the_same(old: Any, new: Any) -> bool:
             return float(str(old).replace("_", "")) == new
         except ValueError:
             return isinstance(old, str) and old[-1:].isalpha()  # 1k, 1MiB: tests/config has them
-    return str(old).strip().lower() == str(new).lower() or {str(old), str(new)} <= {
-        "bfp16",
-        "bfloat16",
-        "bf16",
-    }
+    return str(old).strip().lower() == str(new).lower() or {str(old), str(new)} <= {"bfp16", "bfloat16", "bf16"}
 
 
 def _said_after(before: Report, after: Report, fixed: Iterable[Finding]) -> Iterator[str]:
@@ -182,9 +171,7 @@ def _said_after(before: Report, after: Report, fixed: Iterable[Finding]) -> Iter
     for finding in fixed:
         if (finding.rule, finding.path, finding.message) in said:
             yield f"{finding.rule} at {dotted(finding.path)} is still said"
-    known = {
-        (finding.rule, known) for finding in before.findings for known in (finding.path, finding.message)
-    }
+    known = {(finding.rule, known) for finding in before.findings for known in (finding.path, finding.message)}
     for finding in after.findings:
         fresh = not known & {(finding.rule, finding.path), (finding.rule, finding.message)}
         if finding.severity == "error" and fresh:
@@ -192,13 +179,7 @@ def _said_after(before: Report, after: Report, fixed: Iterable[Finding]) -> Iter
 
 
 def _of_hint(
-    document: Document,
-    report: Report,
-    finding: Finding,
-    edit: Edit,
-    before: Start | str,
-    known: Run,
-    run: Any,
+    document: Document, report: Report, finding: Finding, edit: Edit, before: Start | str, known: Run, run: Any
 ) -> Iterator[str]:
     try:
         after = apply_edits(document, [edit])

@@ -15,24 +15,9 @@ _FORBIDDEN = "`DeepSpeedConfig` raises ValidationError: extra inputs are not per
 _IGNORED = "DeepSpeed starts and never reads it"
 
 _REASONS: tuple[tuple[str, str, str, str], ...] = (
-    (
-        "removed-key",
-        "compression_training",
-        "",
-        "DeepSpeedConfigError: the compression library has been removed",
-    ),
-    (
-        "removed-key",
-        "progressive_layer_drop",
-        "",
-        "DeepSpeedConfigError: Progressive Layer Dropping has been removed",
-    ),
-    (
-        "removed-key",
-        "sparse_attention",
-        "",
-        "DeepSpeedConfigError: DeepSpeed Sparse Attention has been removed",
-    ),
+    ("removed-key", "compression_training", "", "DeepSpeedConfigError: the compression library has been removed"),
+    ("removed-key", "progressive_layer_drop", "", "DeepSpeedConfigError: Progressive Layer Dropping has been removed"),
+    ("removed-key", "sparse_attention", "", "DeepSpeedConfigError: DeepSpeed Sparse Attention has been removed"),
     (
         "removed-key",
         "curriculum_learning",
@@ -57,15 +42,13 @@ _REASONS: tuple[tuple[str, str, str, str], ...] = (
         "fp16-without-zero",
         "fp16.enabled",
         "2^16",
-        "run with fp16 in stage 0: gradients of norm 0.911 reach the optimizer's step as 1.39e-5, divided by "
-        "65,536",
+        "run with fp16 in stage 0: gradients of norm 0.911 reach the optimizer's step as 1.39e-5, divided by 65,536",
     ),
     (
         "fp16-without-zero",
         "fp16.enabled",
         "2^12",
-        "run with fp16 in stage 0: gradients of norm 0.911 reach the optimizer's step as 2.22e-4, divided by "
-        "4,096",
+        "run with fp16 in stage 0: gradients of norm 0.911 reach the optimizer's step as 2.22e-4, divided by 4,096",
     ),
     (
         "wrong-type",

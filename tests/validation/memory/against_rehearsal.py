@@ -87,9 +87,7 @@ def compare_recorded(point: Point, recorded: dict[str, Any]) -> Row:
 
 def _row(point: Point, rehearsed: dict[str, int], phase: str) -> Row:
     told = estimate(replace(point.training_run(), rank=0))
-    estimated = {
-        f"{where}_{when}": getattr(getattr(told, where), f"{when}_bytes") for where, when in _FIGURES
-    }
+    estimated = {f"{where}_{when}": getattr(getattr(told, where), f"{when}_bytes") for where, when in _FIGURES}
     estimated["nvme"] = told.nvme.per_rank_bytes
     pairs = {name: Pair(estimated[name], rehearsed[name]) for name in _NAMES}
     return Row(point.name, **pairs, phase_estimated=told.device.peak_phase, phase_rehearsed=phase)
@@ -164,9 +162,7 @@ def main() -> None:
     rows = []
     for number, point in enumerate(chosen, 1):
         print(f"{number}/{len(chosen)} {point.name}", file=sys.stderr)
-        rows.append(
-            compare_recorded(point, known[point.name]) if args.estimate else compare(point, args.cache)
-        )
+        rows.append(compare_recorded(point, known[point.name]) if args.estimate else compare(point, args.cache))
     print_rows(rows)
     if args.write:
         rows, chosen = with_recorded(rows)

@@ -116,10 +116,7 @@ def _edges() -> Iterator[Point]:
         checkpointing=True,
     )
     yield Point(
-        "llama-8b stage 3, small sub-groups",
-        LLAMA_8B,
-        {"stage": 3, "sub_group_size": 100_000_000},
-        seq_len=1024,
+        "llama-8b stage 3, small sub-groups", LLAMA_8B, {"stage": 3, "sub_group_size": 100_000_000}, seq_len=1024
     )
 
 
@@ -158,19 +155,11 @@ def _both_offloaded() -> Iterator[Point]:
             checkpointing=True,
             num_gpus=gpus,
         )
+    yield Point("llama-1b stage 3, parameters on the host", LLAMA_1B, {"stage": 3, "offload_param": CPU}, num_gpus=4)
     yield Point(
-        "llama-1b stage 3, parameters on the host", LLAMA_1B, {"stage": 3, "offload_param": CPU}, num_gpus=4
+        "llama-8b stage 3, optimizer on NVMe", LLAMA_8B, {"stage": 3, "offload_optimizer": NVME}, checkpointing=True
     )
-    yield Point(
-        "llama-8b stage 3, optimizer on NVMe",
-        LLAMA_8B,
-        {"stage": 3, "offload_optimizer": NVME},
-        checkpointing=True,
-    )
-    for most, where in (
-        (1_000_000_000, "parameters staying in memory"),
-        (100_000_000, "few of them in memory"),
-    ):
+    for most, where in ((1_000_000_000, "parameters staying in memory"), (100_000_000, "few of them in memory")):
         yield Point(
             f"llama-1b stage 3, both on NVMe, {where}",
             LLAMA_1B,
@@ -193,12 +182,8 @@ def _both_offloaded() -> Iterator[Point]:
 
 def _adapters() -> Iterator[Point]:
     for stage in (0, 2, 3):
-        yield Point(
-            f"llama-8b stage {stage}, LoRA", LLAMA_8B, {"stage": stage}, lora=LORA, checkpointing=True
-        )
-        yield Point(
-            f"qwen2-1.5b stage {stage}, wide LoRA", QWEN2, {"stage": stage}, lora=WIDE_LORA, seq_len=1024
-        )
+        yield Point(f"llama-8b stage {stage}, LoRA", LLAMA_8B, {"stage": stage}, lora=LORA, checkpointing=True)
+        yield Point(f"qwen2-1.5b stage {stage}, wide LoRA", QWEN2, {"stage": stage}, lora=WIDE_LORA, seq_len=1024)
     yield Point(
         "llama-8b stage 3, LoRA, both on the host",
         LLAMA_8B,
@@ -270,11 +255,7 @@ def _optimizers() -> Iterator[Point]:
     for optimizer in ("adamw", "adamw_fused", "sgd", "sgd_momentum", "adagrad"):
         for stage in (2, 3):
             yield Point(
-                f"llama-1b stage {stage}, {optimizer}",
-                LLAMA_1B,
-                {"stage": stage},
-                optimizer=optimizer,
-                seq_len=1024,
+                f"llama-1b stage {stage}, {optimizer}", LLAMA_1B, {"stage": stage}, optimizer=optimizer, seq_len=1024
             )
     for optimizer in ("adamw_8bit", "paged_adamw_8bit", "paged_adamw_32bit", "paged_lion_8bit"):
         for stage in (0, 2, 3):
@@ -288,11 +269,7 @@ def _optimizers() -> Iterator[Point]:
             )
     yield Point("llama-1b stage 0, adamw", LLAMA_1B, {"stage": 0}, optimizer="adamw")
     yield Point(
-        "llama-1b stage 2, Adagrad of the ds_config",
-        LLAMA_1B,
-        {"stage": 2},
-        ds_optimizer="Adagrad",
-        seq_len=1024,
+        "llama-1b stage 2, Adagrad of the ds_config", LLAMA_1B, {"stage": 2}, ds_optimizer="Adagrad", seq_len=1024
     )
     for kind in ("Lion", "Lamb"):
         yield Point(f"llama-1b stage 2, {kind}", LLAMA_1B, {"stage": 2}, ds_optimizer=kind, seq_len=1024)
@@ -316,31 +293,20 @@ def _families() -> Iterator[Point]:
     for stage in (0, 1, 2, 3):
         yield Point(f"gpt2-xl stage {stage}", GPT2, {"stage": stage}, seq_len=1024, num_gpus=8)
     yield Point(
-        "gpt2-xl stage 2, checkpointing",
-        GPT2,
-        {"stage": 2},
-        seq_len=1024,
-        checkpointing=True,
-        micro_batch_size=8,
+        "gpt2-xl stage 2, checkpointing", GPT2, {"stage": 2}, seq_len=1024, checkpointing=True, micro_batch_size=8
     )
     yield Point("gpt2-xl stage 3, eager", GPT2, {"stage": 3}, seq_len=1024, attention="eager")
     yield Point("qwen2-7b stage 3", QWEN2_7B, {"stage": 3}, seq_len=1024, num_gpus=16)
     yield Point("qwen2-7b stage 2, checkpointing", QWEN2_7B, {"stage": 2}, checkpointing=True)
     yield Point("qwen3-0.6b stage 2", QWEN3, {"stage": 2}, micro_batch_size=4)
-    yield Point(
-        "qwen3-0.6b stage 3, checkpointing", QWEN3, {"stage": 3}, micro_batch_size=4, checkpointing=True
-    )
+    yield Point("qwen3-0.6b stage 3, checkpointing", QWEN3, {"stage": 3}, micro_batch_size=4, checkpointing=True)
     yield Point("mistral-7b stage 3, eager", MISTRAL, {"stage": 3}, seq_len=1024, attention="eager")
     yield Point("mistral-7b stage 2, checkpointing", MISTRAL, {"stage": 2}, seq_len=4096, checkpointing=True)
     yield Point("llama-1b stage 2, eager", LLAMA_1B, {"stage": 2}, seq_len=1024, attention="eager")
     for stage in (2, 3):
         yield Point(f"qwen-moe stage {stage}", QWEN_MOE, {"stage": stage}, seq_len=1024, num_gpus=16)
         yield Point(
-            f"qwen-moe stage {stage}, checkpointing",
-            QWEN_MOE,
-            {"stage": stage},
-            seq_len=2048,
-            checkpointing=True,
+            f"qwen-moe stage {stage}, checkpointing", QWEN_MOE, {"stage": stage}, seq_len=2048, checkpointing=True
         )
     yield Point(
         "qwen3-moe stage 3, half depth",

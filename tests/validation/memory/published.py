@@ -47,9 +47,7 @@ def table(found: list[Judged | Unjudged]) -> str:
     lines = ["| source | kind | figures | median error | largest |", "|---|---|---|---|---|"]
     for source, judged in by_source(found).items():
         largest = max((one.error for one in judged), key=abs)
-        lines.append(
-            f"| {source} | {judged[0].kind} | {len(judged)} | {median_error(judged):.1%} | {largest:+.1%} |"
-        )
+        lines.append(f"| {source} | {judged[0].kind} | {len(judged)} | {median_error(judged):.1%} | {largest:+.1%} |")
     lines += ["", "| figure | measured | predicted | error | interval |", "|---|---|---|---|---|"]
     for one in found:
         if isinstance(one, Judged) and one.kind != "states":
@@ -88,9 +86,7 @@ def main() -> None:
         WRITTEN.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         page = PAGE.read_text(encoding="utf-8")
         before, _, rest = page.partition(BEGIN)
-        PAGE.write_text(
-            before + BEGIN + "\n" + table(found) + "\n" + END + rest.partition(END)[2], encoding="utf-8"
-        )
+        PAGE.write_text(before + BEGIN + "\n" + table(found) + "\n" + END + rest.partition(END)[2], encoding="utf-8")
 
 
 if __name__ == "__main__":

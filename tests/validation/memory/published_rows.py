@@ -135,28 +135,15 @@ def _bf16_master_weight(place: int, row: Row) -> Iterator[Judged]:
     )
     assumed = "the script's own model, whose sizes are GPT-2's but for two norms and a bias"
     yield _exact(
-        place,
-        row,
-        "allocated",
-        "GiB",
-        row["measured_peak_gb"],
-        answer.device.peak_bytes / GIB,
-        "peak",
-        assumed,
+        place, row, "allocated", "GiB", row["measured_peak_gb"], answer.device.peak_bytes / GIB, "peak", assumed
     )
     steady = re.search(r"memory_allocated ([\d.]+)", row["note"])
     assert steady is not None
-    yield _exact(
-        place, row, "allocated", "GiB", float(steady[1]), answer.device.steady_bytes / GIB, "steady", assumed
-    )
+    yield _exact(place, row, "allocated", "GiB", float(steady[1]), answer.device.steady_bytes / GIB, "steady", assumed)
 
 
 def _swift_says_enough(row: Row) -> bool:
-    if (
-        row["zero_stage"] not in (2, 3)
-        or row["peft"] == "lora"
-        or row["measured_peak_gb"] == row["gpu_mem_gb"]
-    ):
+    if row["zero_stage"] not in (2, 3) or row["peft"] == "lora" or row["measured_peak_gb"] == row["gpu_mem_gb"]:
         return False
     note = row["note"]
     return ("packing=true" in note and "rlhf=None" in note) or "full SFT packing" in note
@@ -179,15 +166,10 @@ def _swift(place: int, row: Row) -> Judged:
         if "liger=true" in row["note"] and "Not using use_liger_kernel" not in row["note"]
         else None,
     )
-    return _interval(
-        place, row, "GiB", row["measured_peak_gb"], answer, 1, "read from nvidia-smi, and rounded"
-    )
+    return _interval(place, row, "GiB", row["measured_peak_gb"], answer, 1, "read from nvidia-smi, and rounded")
 
 
-QWEN = {
-    "Qwen-7B": (4096, 11008, 32, 32, 151936),
-    "Qwen-72B": (8192, 24576, 80, 64, 152064),
-}
+QWEN = {"Qwen-7B": (4096, 11008, 32, 32, 151936), "Qwen-72B": (8192, 24576, 80, 64, 152064)}
 
 
 def _qwen(place: int, row: Row) -> Judged:
@@ -242,33 +224,16 @@ def _ask(**question: Any) -> Estimate:
 
 
 def _exact(
-    place: int,
-    row: Row,
-    kind: Kind,
-    unit: str,
-    measured: float,
-    predicted: float,
-    which: str = "",
-    assumed: str = "",
+    place: int, row: Row, kind: Kind, unit: str, measured: float, predicted: float, which: str = "", assumed: str = ""
 ) -> Judged:
     error = predicted / measured - 1
     what = f"{_what(row)}, {which}" if which else _what(row)
     return Judged(
-        place,
-        row["source"],
-        what,
-        kind,
-        unit,
-        measured,
-        round(predicted, 3),
-        round(error, 4),
-        assumed=assumed,
+        place, row["source"], what, kind, unit, measured, round(predicted, 3), round(error, 4), assumed=assumed
     )
 
 
-def _interval(
-    place: int, row: Row, unit: str, measured: float, answer: Estimate, gpus: int, assumed: str
-) -> Judged:
+def _interval(place: int, row: Row, unit: str, measured: float, answer: Estimate, gpus: int, assumed: str) -> Judged:
     size = {"GiB": GIB, "GB": GB}[unit]
     low, high = (gpus * end / size for end in (answer.device_low_bytes, answer.device_high_bytes))
     middle = (low + high) / 2

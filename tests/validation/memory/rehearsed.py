@@ -8,7 +8,7 @@ import tempfile
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from tests.rehearsal import commands
 from zerokit.config import DeepSpeedConfig
@@ -27,6 +27,7 @@ STEPS = 3
 class Point:
     """One training run."""
 
+    script: ClassVar[Path] = SCRIPT
     name: str
     model: str
     """In the catalogue."""
@@ -79,7 +80,7 @@ class Point:
         return {**config, **self.extra}
 
     def training_run(self) -> TrainingRun:
-        """As the estimate is told of it."""
+        """The run that the estimate gets."""
         return TrainingRun(
             model=load_model_shape(self.config),
             ds_config=DeepSpeedConfig.model_validate(self.ds_config),
@@ -99,11 +100,7 @@ class Point:
         """What the script reads."""
         shape = load_model_shape(self.config)
         return {
-            **{
-                name: value
-                for name, value in asdict(self).items()
-                if name not in ("name", "changes", "extra")
-            },
+            **{name: value for name, value in asdict(self).items() if name not in ("name", "changes", "extra")},
             "config": self.config,
             "architecture": _TRAINED.get(shape.architecture, shape.architecture),
             "ds_config": self.ds_config,
@@ -118,7 +115,7 @@ def _names(adapter: dict[str, Any]) -> dict[str, Any]:
 def key_of(point: Point) -> str:
     """Of the rehearsal in a cache: what was run, by what, with which versions."""
     versions = [f"{name} {version(name)}" for name in ("torch", "deepspeed", "transformers", "peft")]
-    parts = [json.dumps(point.description(), sort_keys=True), SCRIPT.read_text(encoding="utf-8"), *versions]
+    parts = [json.dumps(point.description(), sort_keys=True), point.script.read_text(encoding="utf-8"), *versions]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
 
 
@@ -132,7 +129,7 @@ def rehearse(point: Point, cache: Path | None = None, *, forked: bool = False) -
         description = Path(folder) / "point.json"
         description.write_text(json.dumps(point.description()), encoding="utf-8")
         words = ["--num-gpus", point.num_gpus, "--gpus-per-node", point.gpus_per_node]
-        words += ["--gpu-memory", "2000GiB", "--format", "json", "--steps", STEPS, SCRIPT, description]
+        words += ["--gpu-memory", "2000GiB", "--format", "json", "--steps", STEPS, point.script, description]
         done = commands.rehearse(*words, cwd=Path(folder), forked=forked)
     if done.code not in (0, 1):
         raise RuntimeError(f"{point.name}: {done.err[-3000:]}")

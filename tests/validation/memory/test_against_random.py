@@ -8,30 +8,17 @@ from typing import Any
 
 import pytest
 
-from tests.validation.memory.against_random import (
-    FAMILIES,
-    PAGE,
-    RECORD,
-    ROWS_PAGE,
-    SEED,
-    drawn,
-    row_of,
-    summary,
-)
+from tests.combinations import ALL
+from tests.validation.memory.against_random import FAMILIES, PAGE, RECORD, ROWS_PAGE, SEED, drawn, row_of, summary
 from tests.validation.memory.rehearsed import Point
 from zerokit.memory import estimate
 from zerokit.memory.traits import all_traits
 
 DRAWS = json.loads(RECORD.read_text(encoding="utf-8"))["draws"]
-ROWS = [
-    pair
-    for seed, draw in DRAWS.items()
-    for pair in zip(drawn(int(seed), len(draw["rows"])), draw["rows"], strict=True)
-]
 
 
 def test_a_seed_draws_the_same_points_however_many() -> None:
-    assert list(drawn(SEED, 10)) == list(drawn(SEED, 200))[:10]
+    assert list(drawn(SEED, 10)) == list(drawn(SEED, 40))[:10]
     assert list(drawn(SEED, 10)) != list(drawn(SEED + 1, 10))
 
 
@@ -45,13 +32,20 @@ def test_every_text_family_and_setting_is_drawn() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("point", "row"), ROWS, ids=lambda one: getattr(one, "name", ""))
-def test_the_record_is_of_today_s_points_and_estimates(point: object, row: dict[str, object]) -> None:
-    assert Point(**row["point"]) == point  # type: ignore[arg-type]
-    told = estimate(replace(point.training_run(), rank=0))  # type: ignore[attr-defined]
-    today = row_of(point, told, row["rehearsed"])  # type: ignore[arg-type]
-    # A field that a point has since then is not in a row of before: the points are compared above.
-    assert {**row, "point": None} == json.loads(json.dumps({**today, "point": None}))
+@pytest.mark.parametrize("seed", DRAWS)
+def test_the_record_is_of_today_s_points_and_estimates(seed: str) -> None:
+    """Of every third point, or of all with ZEROKIT_ALL_COMBINATIONS=1; points are drawn here, not in every worker."""
+    rows = DRAWS[seed]["rows"]
+    stale = []
+    for number, (point, row) in enumerate(zip(drawn(int(seed), len(rows)), rows, strict=True)):
+        assert Point(**row["point"]) == point
+        if ALL or number % 3 == 0:
+            told = estimate(replace(point.training_run(), rank=0))
+            today = json.loads(json.dumps(row_of(point, told, row["rehearsed"])))
+            # A field that a point has since then is not in a row of before: the points are compared above.
+            if {**row, "point": None} != {**today, "point": None}:
+                stale.append((point.name, row, today))
+    assert stale == []
 
 
 @pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)

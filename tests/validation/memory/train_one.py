@@ -13,8 +13,10 @@ import deepspeed
 import torch
 import torch._dynamo  # its import fails within zero.Init, which replaces Tensor.__new__
 import transformers
+from deepspeed.runtime.sequence_parallel.ulysses_sp import UlyssesSPAttentionHF
 from transformers import AutoConfig
 from transformers.integrations import HfDeepSpeedConfig
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -125,12 +127,19 @@ def build(point: dict[str, Any]) -> Any:
         del known
         if point["checkpointing"]:
             model.enable_input_require_grads()
+    groups = None
+    if point.get("sequence", 1) > 1:
+        ALL_MASK_ATTENTION_FUNCTIONS[attention] = lambda **_: None  # as in zerokit's training; it is not used
+        groups = UlyssesSPAttentionHF.register_with_transformers(
+            model, attention, point["sequence"], point["micro_batch_size"]
+        )
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     engine, *_ = deepspeed.initialize(
         model=model,
         model_parameters=trained,
         optimizer=optimizer_of(point["optimizer"], trained),
         config=ds_config,
+        mpu=groups,
     )
     return engine
 

@@ -29,10 +29,7 @@ def asked(rank: Any, costs: FixedCosts) -> PeftSettings:
 
     import zerokit
     from zerokit.distributed.cores import use_all_cores
-    from zerokit.rehearsal.stand_ins import (
-        flash_attention_norms,
-        flash_attention_rotary,
-    )
+    from zerokit.rehearsal.stand_ins import flash_attention_norms, flash_attention_rotary
     from zerokit.rehearsal.stand_ins.bitsandbytes import _do_nothing
 
     def half(*sizes: int) -> Any:
@@ -68,9 +65,7 @@ def asked(rank: Any, costs: FixedCosts) -> PeftSettings:
         "sum into nothing yet": lambda: torch.add(half(40), half(40), out=half(0)),
         "in fp32": lambda: torch.mm(single(8, 16), single(16, 32)),
         "in TF32": in_tf32,
-        "attention": lambda: scaled_dot_product_attention(
-            half(2, 4, 32, 64), half(2, 4, 48, 64), half(2, 4, 48, 64)
-        ),
+        "attention": lambda: scaled_dot_product_attention(half(2, 4, 32, 64), half(2, 4, 48, 64), half(2, 4, 48, 64)),
         "transposed convolution": lambda: conv_transpose2d(image, kernel),
         "to the device": lambda: single(130).copy_(single(130, device="cpu")),
         "to the device, converted": lambda: half(128).copy_(head),
@@ -90,9 +85,7 @@ def asked(rank: Any, costs: FixedCosts) -> PeftSettings:
         "reduce": lambda: dist.reduce(half(100), 0),
         "gather": lambda: dist.all_gather_into_tensor(half(800), half(100)),
         "norm": lambda: flash_attention_norms.rms_norm_fn(norm, half(64), None),
-        "rotary": lambda: flash_attention_rotary.apply_rotary_emb(
-            half(1, 8, 2, 16), None, None, inplace=True
-        ),
+        "rotary": lambda: flash_attention_rotary.apply_rotary_emb(half(1, 8, 2, 16), None, None, inplace=True),
         "quantizer": lambda: quantizer.quantize(half(256), 4, 8, quantizer.Symmetric),
     }
     found = {}

@@ -250,9 +250,7 @@ def main() -> None:
     # Hypothesis looks at the clock, too, which would take time of the programs.
     with virtual_cluster(8, costs=costs, clocks=Clocks(script=False)) as rank:
 
-        @examples(
-            number, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
-        )
+        @examples(number, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
         @given(programs())
         def agree(program: Program) -> None:
             nonlocal tried, waits, slowed

@@ -61,9 +61,7 @@ def host_of(layers: int) -> tuple[float, float]:
             hardware = {"gpu": "A100-80GB-SXM", "figures": {"launch": {"seconds": {"kernel": cost}}}}
             (folder / "card.json").write_text(json.dumps(hardware), encoding="utf-8")
             options = ("--num-gpus", 1, "--hardware", "card.json", "--time", "--no-advise")
-            done = rehearse(
-                *options, Path(__file__).with_name("scripts") / "decodes.py", "config.json", 1, cwd=folder
-            )
+            done = rehearse(*options, Path(__file__).with_name("scripts") / "decodes.py", "config.json", 1, cwd=folder)
         told = [line for line in done.out.splitlines() if line.startswith("seconds of a token:")]
         if not told:
             raise RuntimeError(done.err[-2000:])

@@ -46,10 +46,7 @@ left out: it is compiled with CUDA's toolkit, and the rehearsal stands in for it
 _OWN = str(REPOSITORY / "tests" / "rehearsal" / "scripts" / "one_decoder.py")
 _TRAINER = str(Path(__file__).with_name("scripts") / "one_trainer.py")
 SCRIPTS: dict[str, tuple[str, ...]] = {
-    **{
-        way: (_OWN, "--with", way)
-        for way in ("zero1", "zero2", "zero3", "offload", "accelerate", "ddp", "fsdp")
-    },
+    **{way: (_OWN, "--with", way) for way in ("zero1", "zero2", "zero3", "offload", "accelerate", "ddp", "fsdp")},
     "trainer": (_TRAINER, "model"),
     "lora": (_TRAINER, "model", "--lora"),
 }

@@ -39,9 +39,7 @@ def host_view(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.device.type == "cpu":
         return tensor
     memory = tensor.untyped_storage()
-    shared = torch._C._construct_storage_from_data_pointer(
-        memory.data_ptr(), torch.device("cpu"), memory.nbytes()
-    )
+    shared = torch._C._construct_storage_from_data_pointer(memory.data_ptr(), torch.device("cpu"), memory.nbytes())
     view = _empty(0, dtype=tensor.dtype)
     return view.set_(shared, tensor.storage_offset(), tensor.shape, tensor.stride())
 
@@ -108,9 +106,7 @@ class RealProcessGroup(VirtualProcessGroup):
             host_view(output).copy_(total.view(self._size, -1)[self._rank].view(output.shape))
         return done(output)
 
-    def reduce_scatter(
-        self, outputs: list[torch.Tensor], sources: list[list[torch.Tensor]], opts: Any = None
-    ) -> Any:
+    def reduce_scatter(self, outputs: list[torch.Tensor], sources: list[list[torch.Tensor]], opts: Any = None) -> Any:
         for output, parts in zip(outputs, sources, strict=True):
             self._note("reduce_scatter", parts)
             with _unseen():
@@ -128,9 +124,7 @@ class RealProcessGroup(VirtualProcessGroup):
             host_view(output).copy_(held.view(output.shape))
         return done(output)
 
-    def allgather(
-        self, outputs: list[list[torch.Tensor]], sources: list[torch.Tensor], opts: Any = None
-    ) -> Any:
+    def allgather(self, outputs: list[list[torch.Tensor]], sources: list[torch.Tensor], opts: Any = None) -> Any:
         for parts, source in zip(outputs, sources, strict=True):
             self._note("all_gather", parts)
             self._spread(parts, source)
@@ -163,25 +157,16 @@ class RealProcessGroup(VirtualProcessGroup):
                 host_view(tensor).copy_(self._held_by_all(tensor)[getattr(opts, "rootRank", 0)])
         return done(tensors)
 
-    def scatter(
-        self, outputs: list[torch.Tensor], sources: list[list[torch.Tensor]], opts: Any = None
-    ) -> Any:
+    def scatter(self, outputs: list[torch.Tensor], sources: list[list[torch.Tensor]], opts: Any = None) -> Any:
         self._traffic.add("scatter", outputs[0].nbytes * self._size, self._size)
         with _unseen():
-            own = (
-                [host_view(part) for part in sources[0]] if sources else [host_view(outputs[0])] * self._size
-            )
+            own = [host_view(part) for part in sources[0]] if sources else [host_view(outputs[0])] * self._size
             held = self._held_by_all(torch.stack(own))[getattr(opts, "rootRank", 0)]
             host_view(outputs[0]).copy_(held[self._rank])
         return done(outputs)
 
     def alltoall_base(
-        self,
-        output: Any,
-        source: Any,
-        output_sizes: list[int],
-        source_sizes: list[int],
-        opts: Any = None,
+        self, output: Any, source: Any, output_sizes: list[int], source_sizes: list[int], opts: Any = None
     ) -> Any:
         self._note("all_to_all", [source])
         with _unseen():
@@ -263,9 +248,7 @@ def _reduced(held: Sequence[torch.Tensor], operation: Any) -> torch.Tensor:
 def install(traffic: Traffic, rank: int, world_size: int) -> None:
     """As :func:`collectives.install`, for processes that meet at MASTER_ADDR:MASTER_PORT."""
 
-    def create(
-        store: Any, group_rank: int, group_size: int, _timeout: datetime.timedelta
-    ) -> VirtualProcessGroup:
+    def create(store: Any, group_rank: int, group_size: int, _timeout: datetime.timedelta) -> VirtualProcessGroup:
         return RealProcessGroup(group_rank, group_size, traffic, store)
 
     def meet() -> Any:

@@ -112,9 +112,7 @@ def write_tokenizer(folder: Path, *, vocab_size: int = 320, model_max_length: in
     tokenizer.save_pretrained(folder)
     # Under the name that transformers 4 knows, too.
     settings = folder / "tokenizer_config.json"
-    written = json.loads(settings.read_text(encoding="utf-8")) | {
-        "tokenizer_class": "PreTrainedTokenizerFast"
-    }
+    written = json.loads(settings.read_text(encoding="utf-8")) | {"tokenizer_class": "PreTrainedTokenizerFast"}
     settings.write_text(json.dumps(written), encoding="utf-8")
     file = folder / "tokenizer.json"
     content = json.loads(file.read_text(encoding="utf-8"))

@@ -58,10 +58,7 @@ def write_nanovlm(folder: Path) -> None:
     vision = folder / "siglip2-base-patch16-512"
     vision.mkdir(exist_ok=True)
     _write_model(vision, {"model_type": "siglip", "vision_config": _SIGLIP2}, _siglip2s_shapes())
-    for name, model in (
-        ("HuggingFaceTB--SmolLM2-360M-Instruct", language),
-        (f"google--{vision.name}", vision),
-    ):
+    for name, model in (("HuggingFaceTB--SmolLM2-360M-Instruct", language), (f"google--{vision.name}", vision)):
         write_cached(folder / "hub" / f"models--{name}", model)
     _write_finevision(folder / "HuggingFaceM4" / "FineVision_concat_shuffled_2")
 
@@ -100,9 +97,7 @@ def _siglip2s_shapes() -> dict[str, tuple[int, ...]]:
         "layer_norm1": (width,),
         "layer_norm2": (width,),
     }
-    parts = {
-        f"encoder.layers.{layer}.{name}": shape for layer in range(12) for name, shape in of_layer.items()
-    }
+    parts = {f"encoder.layers.{layer}.{name}": shape for layer in range(12) for name, shape in of_layer.items()}
     parts |= {"embeddings.patch_embedding": (width, 3, 16, 16), "post_layernorm": (width,)}
     weights = {f"vision_model.{name}.weight": shape for name, shape in parts.items()}
     biases = {name.removesuffix("weight") + "bias": shape[:1] for name, shape in weights.items()}

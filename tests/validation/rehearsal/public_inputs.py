@@ -236,8 +236,7 @@ def _write_data(folder: Path) -> None:
         table.writerows([f"It is {line}.", "It is a number.", line % 2] for line in range(LINES))
     for split in ("train", "val"):
         phrases = [
-            {"sentence": f"It rose by {line}.", "label": "positive", "text_label": "positive"}
-            for line in range(LINES)
+            {"sentence": f"It rose by {line}.", "label": "positive", "text_label": "positive"} for line in range(LINES)
         ]
         _write_lines(folder / f"{_PHRASES}{split}.jsonl", phrases)
     for split in ("train", "eval"):
@@ -349,17 +348,11 @@ def _write_configs(folder: Path) -> None:
         "fsdp_state_dict_type": "SHARDED_STATE_DICT",
         "fsdp_transformer_layer_cls_to_wrap": "BertLayer",
     }
-    sequences = {
-        "deepspeed_config_file": f"{_ALST}/sp-alst.ds-config.json",
-        "zero3_init_flag": False,
-    }
+    sequences = {"deepspeed_config_file": f"{_ALST}/sp-alst.ds-config.json", "zero3_init_flag": False}
     common = {"compute_environment": "LOCAL_MACHINE", "num_processes": 8}
     for name, distributed in (
         ("accelerate_zero3", {"distributed_type": "DEEPSPEED", "deepspeed_config": deepspeed}),
-        (
-            "accelerate_zero2",
-            {"distributed_type": "DEEPSPEED", "deepspeed_config": {**deepspeed, "zero_stage": 2}},
-        ),
+        ("accelerate_zero2", {"distributed_type": "DEEPSPEED", "deepspeed_config": {**deepspeed, "zero_stage": 2}}),
         ("accelerate_fsdp", {"distributed_type": "FSDP", "fsdp_config": fsdp}),
         ("alst", {"distributed_type": "DEEPSPEED", "deepspeed_config": sequences}),
         ("accelerate_ddp", {"distributed_type": "MULTI_GPU"}),

@@ -66,9 +66,7 @@ def rerun(row: Row, folder: Path, python: str) -> Row:
     """The row with what came of it today."""
     is_own = row["repository"] == "zerokit"
     checkout = REPOSITORY if is_own else folder / row["repository"].rpartition("/")[2]
-    words = [
-        str(checkout / word) if (checkout / word).is_file() else word for word in shlex.split(row["command"])
-    ]
+    words = [str(checkout / word) if (checkout / word).is_file() else word for word in shlex.split(row["command"])]
     places = [folder / name for name in row.get("pythonpath", [])]
     environment = _environment(folder, places) | row.get("variables", {})
     with TemporaryDirectory() as scratch:
@@ -153,21 +151,13 @@ def by_hand(count: Row, steady_bytes: int) -> Row:
     phi = counted(count["phi"])
     expected = counted(count["bytes"], phi=phi)
     figures = {"parameters": phi, "expected_bytes": round(expected)}
-    return (
-        {key: count[key] for key in ("phi", "bytes")}
-        | figures
-        | {"off": round(steady_bytes / expected - 1, 4)}
-    )
+    return {key: count[key] for key in ("phi", "bytes")} | figures | {"off": round(steady_bytes / expected - 1, 4)}
 
 
-def _import_seconds(
-    words: list[str], places: list[str], python: str, environment: dict[str, str], cwd: Path
-) -> float:
+def _import_seconds(words: list[str], places: list[str], python: str, environment: dict[str, str], cwd: Path) -> float:
     module = words[1] if words[0] == "-m" else words[0]
     beside = [Path(module).parent] if module.endswith(".py") else []
-    done = processes.run(
-        [python, "-c", _IMPORTS, module, *beside, *places], cwd=cwd, env=environment, together=True
-    )
+    done = processes.run([python, "-c", _IMPORTS, module, *beside, *places], cwd=cwd, env=environment, together=True)
     return float(done.stdout.split()[-1])
 
 
@@ -184,9 +174,7 @@ def main() -> None:
     environments = dict(word.split("=", 1) for word in options.python)
     pythons = {name: str(Path(python).absolute()) for name, python in environments.items()}
     rows: list[Row] = json.loads(WRITTEN.read_text(encoding="utf-8"))
-    chosen = [
-        row for row in rows if not options.only or any(row["name"].startswith(name) for name in options.only)
-    ]
+    chosen = [row for row in rows if not options.only or any(row["name"].startswith(name) for name in options.only)]
 
     def run(row: Row) -> Row:
         found = rerun(row, folder, pythons.get(row.get("environment", ""), sys.executable))

@@ -82,12 +82,7 @@ def rerun(row: Row, run: Row, folder: Path) -> Row:
     done = processes.run(
         command_of(row, run, folder, report_file),
         cwd=cwd,
-        env={
-            **os.environ,
-            **run.get("environment", {}),
-            "HF_HUB_OFFLINE": "1",
-            "PYTHONPATH": os.pathsep.join(paths),
-        },
+        env={**os.environ, **run.get("environment", {}), "HF_HUB_OFFLINE": "1", "PYTHONPATH": os.pathsep.join(paths)},
         together=True,
     )
     # 1 says that it does not fit, which is a result.

@@ -17,13 +17,7 @@ def gpt2(
 ) -> dict[str, Any]:
     sizes = {"n_layer": layers, "n_embd": width, "n_head": heads, "vocab_size": vocabulary}
     dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), dropped)
-    return {
-        "model_type": "gpt2",
-        **sizes,
-        **dropout,
-        "n_positions": length,
-        "activation_function": "gelu",
-    }
+    return {"model_type": "gpt2", **sizes, **dropout, "n_positions": length, "activation_function": "gelu"}
 
 
 def llama(kind: str, layers: int, width: int, heads: int, inner: int, vocabulary: int, **more: Any) -> Any:
@@ -61,9 +55,7 @@ _MODELS: Mapping[str, dict[str, Any]] = {
     "Qwen-7B": llama("qwen2", 32, 4096, 32, 11008, 151936),
     "Qwen-14B": llama("qwen2", 40, 5120, 40, 13696, 152064),
     "Qwen-72B": llama("qwen2", 80, 8192, 64, 24576, 152064),
-    "Qwen2.5-3B": llama(
-        "qwen2", 36, 2048, 16, 11008, 151936, num_key_value_heads=2, tie_word_embeddings=True
-    ),
+    "Qwen2.5-3B": llama("qwen2", 36, 2048, 16, 11008, 151936, num_key_value_heads=2, tie_word_embeddings=True),
     "Qwen2.5-14B": llama("qwen2", 48, 5120, 40, 13824, 152064, num_key_value_heads=8),
     "Qwen1.5-MoE-A2.7B": llama(
         *("qwen2_moe", 24, 2048, 16, 5632, 151936),

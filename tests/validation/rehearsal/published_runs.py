@@ -95,12 +95,7 @@ def _zero(stage: int, width: int) -> dict[str, Any]:
         "stage3_prefetch_bucket_size": int(0.9 * width**2),
         "stage3_param_persistence_threshold": 10 * width,
     }
-    return {
-        "stage": stage,
-        "overlap_comm": True,
-        "contiguous_gradients": True,
-        **(sizes if stage == 3 else {}),
-    }
+    return {"stage": stage, "overlap_comm": True, "contiguous_gradients": True, **(sizes if stage == 3 else {})}
 
 
 def _run(
@@ -174,9 +169,7 @@ def _internevo(row: Row, model: dict[str, Any]) -> Run:
         "4 network cards of 100 Gbit/s a node",
     ]
     if "8" in str(row["zero_stage"]) and row["n_gpus"] > 8:
-        assumed.append(
-            "optimizer states cut among all ranks: DeepSpeed's stage 1 cannot among those of a node"
-        )
+        assumed.append("optimizer states cut among all ranks: DeepSpeed's stage 1 cannot among those of a node")
     return _by_deepspeed(
         *(row, model, 1, assumed),
         machines=_machines(row, network_gbit_s=400),
@@ -203,12 +196,7 @@ def _foundry(row: Row, model: dict[str, Any]) -> Run:
     again = "full" if row["gpu"] == "h100_80gb" else "whole"
     return _run(
         *(row, model, "fsdp"),
-        [
-            "FSDP 2 in place of FSDP 1",
-            "GPT-2's code in MPT's sizes",
-            kernel,
-            "torch's AdamW in place of Composer's",
-        ],
+        ["FSDP 2 in place of FSDP 1", "GPT-2's code in MPT's sizes", kernel, "torch's AdamW in place of Composer's"],
         _machines(row, network_gbit_s=network),
         attention="flash" if has_flash else "efficient",
         checkpointing=again if row.get("ckpt") else "none",

@@ -83,9 +83,7 @@ def rehearsed(run: Run, python: str = sys.executable) -> dict[str, Any]:
     time = done.report["time"]
     times = [one["seconds"] for one in time["steps"]]
     seconds = (
-        statistics.mean(times[: run.first])
-        if run.first
-        else step_seconds(times, plan.accumulated, run.accumulation)
+        statistics.mean(times[: run.first]) if run.first else step_seconds(times, plan.accumulated, run.accumulation)
     )
     last = time["step_seconds"]
     return {
@@ -181,9 +179,7 @@ def main() -> None:
             one = published[place]
             run = None if one.lacks else run_of(one.row)
             if run is not None and run.environment not in pythons:
-                print(
-                    f"{place:4} needs --python '{run.environment}=INTERPRETER'", file=sys.stderr, flush=True
-                )
+                print(f"{place:4} needs --python '{run.environment}=INTERPRETER'", file=sys.stderr, flush=True)
                 continue
             try:
                 told = None if run is None else rehearsed(run, pythons[run.environment])

@@ -195,14 +195,7 @@ def run(
             script=str(SCRIPT),
             arguments=[
                 *arguments,
-                *(
-                    "--steps",
-                    str(steps),
-                    "--losses",
-                    str(file),
-                    "--nvme-path",
-                    str(folder / f"nvme-{values}"),
-                ),
+                *("--steps", str(steps), "--losses", str(file), "--nvme-path", str(folder / f"nvme-{values}")),
             ],
             num_gpus=NUM_RANKS,
             gpus_per_node=NUM_RANKS,
@@ -281,9 +274,7 @@ def main() -> None:
             pair = compare(combination, Path(folder))
         row = _row(combination, pair)
         rows.append(row)
-        print(
-            f"{100 * pair.worst:8.4f} %  {time.perf_counter() - began:5.1f} s  {combination.name}", flush=True
-        )
+        print(f"{100 * pair.worst:8.4f} %  {time.perf_counter() - began:5.1f} s  {combination.name}", flush=True)
         if pair.worst:
             print(json.dumps(row["ranks"], indent=1), flush=True)
     if options.write:

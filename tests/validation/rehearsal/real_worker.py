@@ -15,8 +15,8 @@ from zerokit.rehearsal.stand_ins import registry
 from zerokit.rehearsal.stand_ins.registry import RankSetup
 
 STAND_INS = (
-    *("cuda_graphs", "deepspeed_bookkeeping", "launcher_commands", "nvml", "spawned_ranks", "torch_script"),
-    "triton_kernels",
+    *("cuda_graphs", "deepspeed_bookkeeping", "launcher_commands", "nvml", "spawned_ranks"),
+    *("torch_internals", "triton_kernels"),
 )
 """Those that a run with real values needs, too."""
 

@@ -88,6 +88,11 @@ ALL = (
         for kind in ("tensor", "sequence", "expert")
         for num_ranks in (2, 4, 8)
     ),
+    *(
+        RoleRun(f"{kind}_parallel.py", num_ranks, ("--size", "2", "--stage", "3"))
+        for kind in ("tensor", "sequence")
+        for num_ranks in (2, 4)
+    ),
 )
 
 
@@ -117,9 +122,7 @@ def rehearse(run: RoleRun, folder: Path, *, forked: bool = False) -> tuple[dict[
     return reports, found.roles
 
 
-def compare(
-    run: RoleRun, folder: Path, *, forked: bool = False
-) -> tuple[list[dict[str, Any]], dict[str, str]]:
+def compare(run: RoleRun, folder: Path, *, forked: bool = False) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """A row for each real rank, beside the rehearsed one that stands for it; and versions of packages.
 
     Args:
@@ -141,9 +144,7 @@ def compare(
                 "real": figures(report),
                 "rehearsed": found,
                 "same_traffic": report.communication == rehearsed[stands_for_it].communication,
-                "worst_deviation_percent": round(
-                    100 * max(map(abs, deviations(found, figures(report)).values())), 4
-                ),
+                "worst_deviation_percent": round(100 * max(map(abs, deviations(found, figures(report)).values())), 4),
             }
         )
     return rows, real[0].run.versions

@@ -80,10 +80,7 @@ def _write_conversations(file: Path) -> None:
     """ShareGPT's conversations, whose ends EAGLE finds by Llama 3's words."""
     lines = []
     for number in range(LINES):
-        turns = [
-            {"from": "human", "value": f"What is {number}?"},
-            {"from": "gpt", "value": "It is a number. " * 60},
-        ]
+        turns = [{"from": "human", "value": f"What is {number}?"}, {"from": "gpt", "value": "It is a number. " * 60}]
         lines.append(json.dumps({"id": str(number), "conversations": turns * 2}) + "\n")
     file.write_text("".join(lines), encoding="utf-8")
 
@@ -99,11 +96,7 @@ def _write_llama(folder: Path, config: dict[str, Any]) -> None:
     layer = {"self_attn.q_proj": [width, width], "self_attn.k_proj": [narrow, width]}
     layer |= {"self_attn.v_proj": [narrow, width], "self_attn.o_proj": [width, width]}
     layer |= {f"mlp.{name}_proj": [inner, width] for name in ("gate", "up")}
-    layer |= {
-        "mlp.down_proj": [width, inner],
-        "input_layernorm": [width],
-        "post_attention_layernorm": [width],
-    }
+    layer |= {"mlp.down_proj": [width, inner], "input_layernorm": [width], "post_attention_layernorm": [width]}
     shapes = {"model.embed_tokens": [words, width]}
     for number in range(config["num_hidden_layers"]):
         shapes |= {f"model.layers.{number}.{name}": shape for name, shape in layer.items()}

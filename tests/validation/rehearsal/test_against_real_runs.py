@@ -72,12 +72,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[flo
     """Weights of the model of scripts/matrix.py, and its losses by rank in a loop of plain PyTorch."""
     from transformers import LlamaForCausalLM
 
-    from tests.validation.rehearsal.scripts.matrix_model import (
-        LEARNING_RATE,
-        WEIGHT_DECAY,
-        batch,
-        model_config,
-    )
+    from tests.validation.rehearsal.scripts.matrix_model import LEARNING_RATE, WEIGHT_DECAY, batch, model_config
 
     torch.manual_seed(11)
     model = LlamaForCausalLM(model_config())

@@ -19,10 +19,7 @@ def test_both_roles_of_eight_ranks_are_told(kind: str, tmp_path: Path) -> None:
     words = ["--num-gpus", NUM_GPUS, "--no-advise", "--format", "json", SCRIPT, kind]
     report = rehearse(*words, "--tokens", 64, "--layers", 1, cwd=tmp_path, forked=True).report
     roles = {role["role"]: (role["ranks"], role["rehearsed"]) for role in report["roles"]}
-    assert roles == {
-        f"{kind} rank 0 of 8": ([0], 0),
-        f"{kind} ranks 1 to 7 of 8": ([1, 2, 3, 4, 5, 6, 7], 7),
-    }
+    assert roles == {f"{kind} rank 0 of 8": ([0], 0), f"{kind} ranks 1 to 7 of 8": ([1, 2, 3, 4, 5, 6, 7], 7)}
 
 
 def test_what_was_written_down_agrees_with_counts_by_hand() -> None:

@@ -31,9 +31,7 @@ def test_every_row_is_rehearsed_within_two_gibibytes_or_refused_with_its_cause()
 
 def test_the_page_counts_the_rows() -> None:
     page = " ".join(
-        (REPOSITORY / "tests" / "validation" / "records" / "rehearsal-accuracy.md")
-        .read_text(encoding="utf-8")
-        .split()
+        (REPOSITORY / "tests" / "validation" / "records" / "rehearsal-accuracy.md").read_text(encoding="utf-8").split()
     )
     rehearsed = sum(row["outcome"] == "rehearsed" for row in ROWS)
     counted = sum("by_hand" in row for row in ROWS)

@@ -23,9 +23,7 @@ def test_the_page_shows_every_row_that_was_tried(row: dict[str, Any]) -> None:
     assert cells[3].strip() == f"{row['measured']:g} {row['unit']}"
     rehearsed = row["rehearsed"]
     assert cells[4].strip() == ("" if rehearsed is None else f"{rehearsed:g}")
-    assert cells[5].strip() == (
-        "" if rehearsed is None else f"{rehearsed / row['measured'] - 1:+.1%}"[:-1] + " %"
-    )
+    assert cells[5].strip() == ("" if rehearsed is None else f"{rehearsed / row['measured'] - 1:+.1%}"[:-1] + " %")
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row["name"].startswith("bf16-master-weight")])
@@ -37,11 +35,7 @@ def test_a_rows_command_finds_its_files(tmp_path: Path) -> None:
     (tmp_path / "repository").mkdir()
     for name in ("train.py", "ds.json"):
         (tmp_path / "repository" / name).write_text("")
-    row = {
-        "command": "train.py --model MODEL --deepspeed ds.json --lr 1",
-        "gpus": 4,
-        "options": ["--steps", "0"],
-    }
+    row = {"command": "train.py --model MODEL --deepspeed ds.json --lr 1", "gpus": 4, "options": ["--steps", "0"]}
     run = {"scripts": "repository", "words": {"MODEL": "/models/a"}, "arguments": ["--out", "o"]}
     words = published.command_of(row, run, tmp_path, tmp_path / "r.json")
     script = str(tmp_path / "repository" / "train.py")

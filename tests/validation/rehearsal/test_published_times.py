@@ -19,9 +19,7 @@ GATHERED = [row for row in TRIED if row["row"] < published_times.FIRST_LATER]
 LATER = [row for row in TRIED if row["row"] >= published_times.FIRST_LATER]
 LATER_ROWS: list[Row] = json.loads(published_times.LATER.read_text(encoding="utf-8"))
 PAGE = (REPOSITORY / "tests" / "validation" / "records" / "time-accuracy.md").read_text(encoding="utf-8")
-ROWS_PAGE = (REPOSITORY / "tests" / "validation" / "records" / "published-times.md").read_text(
-    encoding="utf-8"
-)
+ROWS_PAGE = (REPOSITORY / "tests" / "validation" / "records" / "published-times.md").read_text(encoding="utf-8")
 FOUNDRY: Row = {
     "source": "mosaicml/llm-foundry scripts/train/benchmarking/README.md",
     "model": "MPT-7b",

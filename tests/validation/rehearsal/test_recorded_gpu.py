@@ -21,12 +21,7 @@ from tests.validation.gpu.compare_with_gpu import (
 
 SUBSET = (
     *("qwen-0.5b-zero0", "llama-1b-zero1-checkpointing", "llama-1b-zero3", "gpt2-large-zero2-fp16-eager"),
-    *(
-        "llama-1b-zero2-padding",
-        "qwen-1.5b-zero2-offload",
-        "llama-7b-zero0-lora",
-        "qwen-0.5b-zero2-fp32-eager",
-    ),
+    *("llama-1b-zero2-padding", "qwen-1.5b-zero2-offload", "llama-7b-zero0-lora", "qwen-0.5b-zero2-fp32-eager"),
 )
 """Those that are rehearsed without ZEROKIT_ALL_COMBINATIONS=1."""
 LIMIT_SECONDS = 300

@@ -29,9 +29,7 @@ def test_what_was_written_down_is_of_every_run() -> None:
     assert all(row["same_traffic"] for row in rows)
     assert written["worst_deviation_percent_of_ranks_rehearsed"] == 0
     rows_of = {run["name"]: run["ranks"] for run in written["runs"]}
-    stood_for = {
-        run["name"]: max(row["worst_deviation_percent"] for row in run["ranks"]) for run in written["runs"]
-    }
+    stood_for = {run["name"]: max(row["worst_deviation_percent"] for row in run["ranks"]) for run in written["runs"]}
     assert written["worst_deviation_percent_of_ranks_stood_for"] == max(stood_for.values())
     assert all(stood_for[run.name] < 2.5 for run in ALL if run.num_ranks < 8 or run.expandable)
     for run in ALL:

@@ -89,9 +89,7 @@ def acts_of(program: Program) -> bytes:
     acts, before, events, meetings = [], 0, 0, 0
     latest: list[int | None] = [None] * EVENTS
 
-    def act(
-        kind: int, stream: int = HOST_STREAM, event: int = -1, work: tuple[int, int, int] = (0, 0, -1)
-    ) -> None:
+    def act(kind: int, stream: int = HOST_STREAM, event: int = -1, work: tuple[int, int, int] = (0, 0, -1)) -> None:
         nonlocal before
         duration, of_kind, meeting = work
         acts.append(_ACT.pack(before, event, duration, 0, 0, 0, of_kind, meeting, stream, kind))
@@ -199,9 +197,7 @@ class InTicks:
             elif kind == "record":
                 one.happened.append(None)
                 one.latest[what[1]] = len(one.happened) - 1
-                one.queues[what[0]].append(
-                    SimpleNamespace(kind="record", event=one.latest[what[1]], began=None)
-                )
+                one.queues[what[0]].append(SimpleNamespace(kind="record", event=one.latest[what[1]], began=None))
             elif kind == "wait" and event is not None:
                 one.queues[what[0]].append(SimpleNamespace(kind="wait", event=event, began=None))
             elif kind == "host":

@@ -87,11 +87,7 @@ def read_case(folder: Path) -> Case:
     entries = json.loads((folder / "case.json").read_text(encoding="utf-8"))
     commands = tuple(
         Command(
-            one["command"],
-            one["exit"],
-            tuple(one["says"]),
-            tuple(one.get("silent", ())),
-            one.get("environment", {}),
+            one["command"], one["exit"], tuple(one["says"]), tuple(one.get("silent", ())), one.get("environment", {})
         )
         for one in entries.pop("commands")
     )

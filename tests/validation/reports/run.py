@@ -57,9 +57,7 @@ def table(rows: Sequence[dict[str, Any]], cases: Sequence[Case]) -> str:
         link = f"[{case.thread}](https://github.com/{place}/issues/{number}) ({case.date})"
         cause = case.cause.replace("|", "\\|")
         checks = "pass" if row["passes"] else "fail"
-        lines.append(
-            f"| {link} | {case.kind} | {cause} | {row['before']} | {row['after'] or '-'} | {checks} |"
-        )
+        lines.append(f"| {link} | {case.kind} | {cause} | {row['before']} | {row['after'] or '-'} | {checks} |")
     return "\n".join(lines) + "\n"
 
 
@@ -88,9 +86,7 @@ def main() -> None:
     if options.write:
         WRITTEN.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
-        PAGE.write_text(
-            before + BEGIN + "\n" + table(kept, CASES) + END + rest.split(END)[1], encoding="utf-8"
-        )
+        PAGE.write_text(before + BEGIN + "\n" + table(kept, CASES) + END + rest.split(END)[1], encoding="utf-8")
 
 
 if __name__ == "__main__":

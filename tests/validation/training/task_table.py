@@ -174,9 +174,7 @@ TRIALS = {
         known=_other_order,
     ),
     "seq2seq": Trial({"target_len": 16}, t5, _reversing, "loss", 0.5, targets=("q", "v"), learning_rate=1e-2),
-    "dpo": Trial(
-        {}, llama, _preference, "reward_accuracy", 0.9, targets=("q_proj", "v_proj"), learning_rate=2e-3
-    ),
+    "dpo": Trial({}, llama, _preference, "reward_accuracy", 0.9, targets=("q_proj", "v_proj"), learning_rate=2e-3),
 }
 
 
@@ -243,9 +241,7 @@ def run(trial: Trial, task: str, start: Path, out: Path, zero: dict[str, Any], *
         recipe["peft"] = {"type": "lora", "r": 8, "lora_alpha": 16, "target_modules": list(trial.targets)}
     file = out.with_suffix(".yaml")
     file.write_text(yaml.safe_dump(recipe))
-    result = launch(
-        ["tests/validation/training/train_for_logits.py", "--recipe", file], ranks=2, launcher="none"
-    )
+    result = launch(["tests/validation/training/train_for_logits.py", "--recipe", file], ranks=2, launcher="none")
     if result.returncode:
         raise RuntimeError(f"{task} with {zero}, LoRA {lora}: {result.stderr[-3000:]}")
     report: Row = json.loads((out / "run.json").read_text())
@@ -290,8 +286,7 @@ def cell(task: str, start: Path, out: Path, stage: str, zero: dict[str, Any], *,
     report = run(trial, task, start, out, zero, lora=lora)
     different = difference(task, start, out, lora=lora)
     before, after = (
-        {"loss": report[f"loss_{when}"], **report[f"metrics_{when}"]}[trial.metric]
-        for when in ("before", "after")
+        {"loss": report[f"loss_{when}"], **report[f"metrics_{when}"]}[trial.metric] for when in ("before", "after")
     )
     better = 1 - after / before if trial.metric == "loss" else after - before
     return {
@@ -318,9 +313,7 @@ def table(rows: Mapping[Key, Row]) -> str:
         figures = [_figures(tried[stage]) if stage in tried else "" for stage in STAGES]
         most = max((f"{row['logits_differ_by']:.1e}" for row in tried.values()), key=float, default="")
         trial = TRIALS[task]
-        lines.append(
-            " | ".join([f"| `{task}`", how, f"{trial.metric}, {trial.margin}", *figures, f"{most} |"])
-        )
+        lines.append(" | ".join([f"| `{task}`", how, f"{trial.metric}, {trial.margin}", *figures, f"{most} |"]))
     return "\n".join(lines) + "\n"
 
 

@@ -5,8 +5,6 @@ its pattern, and `{what}` the whole match. `<NAME>` in its fix is one of :data:`
 `exceptions.json`, `deepspeed_errors.json` and `library_errors.json` match only unhandled exceptions.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -88,22 +86,13 @@ class Cause:
         """Message and fix, with the words of a match."""
         groups = {"what": match[0], **match.groupdict(default="")}
         message, fix = (
-            re.sub(r"\{(\w+)\}", lambda name: groups.get(name[1], name[0]), text)
-            for text in (self.message, self.fix)
+            re.sub(r"\{(\w+)\}", lambda name: groups.get(name[1], name[0]), text) for text in (self.message, self.fix)
         )
         return message, fix
 
 
 _TOPICS = (
-    "versions",
-    "schedulers",
-    "gpus",
-    "hosts",
-    "launch",
-    "checkpoints",
-    "software",
-    "training",
-    "ended",
+    *("versions", "schedulers", "gpus", "hosts", "launch", "checkpoints", "software", "training", "ended"),
     "communication",
 )
 

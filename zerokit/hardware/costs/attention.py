@@ -47,7 +47,6 @@ def packed(tokens: int, longest: int) -> tuple[float, int]:
     """Packed sequences, as a number of sequences of equal length with the same number of pairs.
 
     Args:
-        tokens: of all sequences.
         longest: tokens of the longest, or an upper bound.
 
     Returns:
@@ -78,7 +77,6 @@ class AttentionCurve:
 
     @staticmethod
     def terms() -> tuple[str, ...]:
-        """The kinds of work."""
         return ("products", "scores", "rows", "diagonal", "one_block")
 
     def peak_flops(self, call: Attention, backward: bool, multiprocessors: int | None) -> float:

@@ -48,7 +48,6 @@ class CardCosts(KernelCosts):
 
         Args:
             kind: source and destination; "d2d" within one GPU.
-            num_bytes: of the copy.
             pinned: host memory is page-locked.
             sharing: GPUs of the node that copy at once. They share its drives, and a host link if a machine
                 has one for two GPUs.
@@ -71,16 +70,12 @@ class CardCosts(KernelCosts):
             kind: of :data:`COLLECTIVES`.
             num_bytes: of the largest buffer of a rank: the output of all_gather, the input of reduce_scatter
                 and all_to_all, the buffer of others.
-            ranks_in_node: GPUs of the group in one node.
-            nodes: of the group.
 
         Raises:
             ZerokitError: there is no such collective.
         """
         if kind not in COLLECTIVES:
-            raise ZerokitError(
-                f"there is no collective '{kind}'", hint=f"Choose one of {', '.join(COLLECTIVES)}"
-            )
+            raise ZerokitError(f"there is no collective '{kind}'", hint=f"Choose one of {', '.join(COLLECTIVES)}")
         if ranks_in_node * nodes <= 1:
             # A group of one copies between its buffers, or does nothing.
             return 0.0 if kind in ("all_reduce", "broadcast", "send_recv") else self.copy("d2d", num_bytes)
@@ -118,7 +113,6 @@ class CardCosts(KernelCosts):
         """Seconds of one rank's CPU work on memory, while the node's other ranks do the same.
 
         Args:
-            bytes_moved: read and written by the rank.
             threads: of each rank, if they are too few to use the memory bandwidth; None: as many as cores.
         """
         host = self.figures["host"]
@@ -178,7 +172,7 @@ class CardCosts(KernelCosts):
             return Spread(*known["borrowed"])
         return Spread(*known[what if what in known else "measured"])
 
-    @property
+    @cached_property
     def measured(self) -> dict[Class, str]:
         """See :func:`measured_on`."""
         return measured_on(self.gpu, self.figures)
@@ -196,9 +190,7 @@ class CardCosts(KernelCosts):
             kinds = ", ".join(unmeasured)
             lines.append(f"{kinds}: not measured on {self.gpu.name}, with times as on cards that are alike")
         if self.gpu.host_link is None:
-            lines.append(
-                f"the link of {self.gpu.name} to its host is not known: {self._host_link_gb_s:g} GB/s"
-            )
+            lines.append(f"the link of {self.gpu.name} to its host is not known: {self._host_link_gb_s:g} GB/s")
         return (*lines, *self._fabric.assumed)
 
     @property

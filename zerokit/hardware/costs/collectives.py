@@ -94,9 +94,7 @@ class Fabric:
         if kind == "all_reduce" and self.switch is not None and nodes == 1:
             total = ranks * nodes
             algorithm = self.switch * self._of_ranks(total) * total / (2 * (total - 1))
-            latency = self.figures["nccl"]["switch"].get(
-                self.generation, self.figures["nccl"]["switch"]["hopper"]
-            )
+            latency = self.figures["nccl"]["switch"].get(self.generation, self.figures["nccl"]["switch"]["hopper"])
             yield latency * _MICROSECOND + num_bytes / algorithm
 
     def _ring(self, kind: Collective, protocol: int, num_bytes: int, ranks: int, nodes: int) -> float:

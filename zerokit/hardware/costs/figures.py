@@ -35,21 +35,13 @@ class MeasuredAttention:
 
 @cache
 def matmul_curves() -> dict[str, MatmulCurve]:
-    """Curves by card."""
-    return {
-        card: MatmulCurve(
-            shorter=tuple(values["shorter"]),
-            longer=tuple(values["longer"]),
-            depth=tuple(values["depth"]),
-            layouts=values["layouts"],
-        )
-        for card, values in _read("kernels.json")["matmul"].items()
-    }
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(dict[str, MatmulCurve]).validate_python(_read("kernels.json")["matmul"])
 
 
 @cache
 def attention_curves() -> tuple[MeasuredAttention, ...]:
-    """All measured curves."""
     return tuple(
         MeasuredAttention(
             one["card"],

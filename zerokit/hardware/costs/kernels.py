@@ -11,13 +11,7 @@ from typing import Any, Literal, get_args
 from zerokit.errors import ZerokitError
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.costs.attention import Attention, AttentionCurve
-from zerokit.hardware.costs.figures import (
-    MeasuredAttention,
-    attention_curves,
-    figures,
-    generation,
-    matmul_curves,
-)
+from zerokit.hardware.costs.figures import MeasuredAttention, attention_curves, figures, generation, matmul_curves
 from zerokit.hardware.costs.matmul import MatmulCurve, padded
 from zerokit.hardware.costs.names import dtype_name, element_bytes, reads_what_it_writes, short_name
 from zerokit.hardware.gpus import Gpu
@@ -63,16 +57,13 @@ class KernelCosts:
         gpu = self.cluster.gpu
         if gpu is None or not gpu.tflops or gpu.bandwidth_gb_s is None:
             raise ZerokitError(
-                "the speed of the GPU is not known"
-                if gpu is None
-                else f"the speed of {gpu.name} is not known",
+                "the speed of the GPU is not known" if gpu is None else f"the speed of {gpu.name} is not known",
                 where="--gpu",
                 hint="Name a card that 'zerokit gpus' lists",
             )
 
     @property
     def gpu(self) -> Gpu:
-        """The card."""
         assert self.cluster.gpu is not None
         return self.cluster.gpu
 
@@ -108,22 +99,16 @@ class KernelCosts:
             kernel: of :data:`KERNELS`.
             backward: the gradients instead of the output.
             batch: sequences; for packed ones see :func:`zerokit.hardware.costs.attention.packed`.
-            heads: of queries.
-            kv_heads: of keys and values.
             q_len: queries per sequence.
             k_len: keys per sequence.
-            head_dim: elements of a head.
             causal: queries attend to no later keys.
-            dtype: of all tensors.
             window: maximum keys per query; None: all.
 
         Raises:
             ZerokitError: there is no such kernel.
         """
         if kernel not in KERNELS:
-            raise ZerokitError(
-                f"there is no attention kernel '{kernel}'", hint=f"Choose one of {', '.join(KERNELS)}"
-            )
+            raise ZerokitError(f"there is no attention kernel '{kernel}'", hint=f"Choose one of {', '.join(KERNELS)}")
         call = Attention(batch, heads, kv_heads, q_len, k_len, head_dim, causal, window)
         if kernel == "eager":
             return self._eager_attention(call, backward, dtype)

@@ -50,10 +50,7 @@ class MatmulCurve:
 
         layouts = {name: (value + other.layouts[name]) / 2 for name, value in self.layouts.items()}
         return MatmulCurve(
-            mean(self.shorter, other.shorter),
-            mean(self.longer, other.longer),
-            mean(self.depth, other.depth),
-            layouts,
+            mean(self.shorter, other.shorter), mean(self.longer, other.longer), mean(self.depth, other.depth), layouts
         )
 
 

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import re
 
-_VIEW_NAMES = """
-view _unsafe_view reshape _reshape_alias t transpose permute expand alias detach slice select narrow
-squeeze unsqueeze as_strided split split_with_sizes chunk unbind unflatten flatten view_as movedim
-swapaxes mT diagonal lift lift_fresh empty empty_like empty_strided new_empty new_empty_strided resize_
-set_ record_stream is_pinned is_same_size size stride numel dim sym_size sym_stride sym_numel unfold
-sym_storage_offset detach_ squeeze_ unsqueeze_ t_ transpose_ as_strided_ view_as_real view_as_complex
-real imag _local_scalar_dense item _nested_view_from_buffer
-"""
-_VIEWS = frozenset(_VIEW_NAMES.split())
+from zerokit.tables import table_of
+
+_TABLE = table_of(__file__)
+_VIEWS = frozenset[str](_TABLE["views"])
 """Operators that launch nothing."""
 
-OVERWRITING = frozenset(
-    ["copy_", "zero_", "fill_", "normal_", "uniform_", "bernoulli_", "_foreach_zero_", "_foreach_copy_"]
-)
+OVERWRITING = frozenset[str](_TABLE["overwriting"])
 """In-place operators that do not read what they write."""
 
 

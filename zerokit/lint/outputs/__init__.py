@@ -8,5 +8,3 @@ from zerokit.lint.outputs.github import to_github
 from zerokit.lint.outputs.machine import to_data
 from zerokit.lint.outputs.sarif import to_sarif
 from zerokit.lint.outputs.text import line_of, text_lines
-
-__all__ = ["CheckedFile", "counted", "line_of", "text_lines", "to_data", "to_github", "to_sarif"]

@@ -1,7 +1,5 @@
 """A file with what was found in it."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable

@@ -3,8 +3,6 @@
 The form is that of GitHub's "workflow commands for GitHub Actions".
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from zerokit.documents import dotted

@@ -1,7 +1,5 @@
 """The report as data, for ``--format json``."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,18 +18,10 @@ def to_data(files: Sequence[CheckedFile]) -> dict[str, Any]:
 
 
 def _file(file: CheckedFile) -> dict[str, Any]:
-    data: dict[str, Any] = {
-        "file": file.name,
-        "findings": [_finding(finding) for finding in file.report.findings],
-    }
+    data: dict[str, Any] = {"file": file.name, "findings": [_finding(finding) for finding in file.report.findings]}
     if file.error is not None:
         line, column = file.error_place
-        data["error"] = {
-            "line": line,
-            "column": column,
-            "message": file.error.message,
-            "hint": file.error.hint,
-        }
+        data["error"] = {"line": line, "column": column, "message": file.error.message, "hint": file.error.hint}
     if file.report.suppressed:
         data["suppressed"] = [_finding(finding) for finding in file.report.suppressed]
     if file.fixed:

@@ -3,8 +3,6 @@
 The form is that of the OASIS standard "Static Analysis Results Interchange Format (SARIF) Version 2.1.0".
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The report for people: one line a finding, which other programs can search too."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -42,9 +40,7 @@ def text_lines(files: Sequence[CheckedFile], nothing: str = "nothing found") -> 
             if len(places) < _LEAST_FOLDED:
                 yield _line(file.name, finding.severity, finding)
             elif places[0] == (file.name, finding):
-                yield _line(
-                    f"{len(places)} files", finding.severity, replace(finding, line=None, column=None)
-                )
+                yield _line(f"{len(places)} files", finding.severity, replace(finding, line=None, column=None))
                 yield [(f"    {_listed(places)}", "dim")]
         if file.other_type is not None:
             starts = f"starts {file.other_type}, not DeepSpeed; only how it starts processes is checked"
@@ -105,9 +101,7 @@ def _not_run(files: Sequence[CheckedFile]) -> Iterator[str]:
     if not rules:
         return
     if len(rules) <= _MOST_NAMES:
-        listed = ", ".join(
-            f"{rule} (needs {' and '.join(map(_option, needs))})" for rule, needs in rules.items()
-        )
+        listed = ", ".join(f"{rule} (needs {' and '.join(map(_option, needs))})" for rule, needs in rules.items())
         yield f"not checked: {listed}"
         return
     count = Counter(need for needs in rules.values() for need in needs)

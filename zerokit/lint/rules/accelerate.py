@@ -1,7 +1,5 @@
 """What accelerate, and with it the Trainer, makes of a ds_config."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from zerokit.config.base import AUTO, ZERO
@@ -10,24 +8,19 @@ from zerokit.lint.subject import Subject
 from zerokit.resolving.filled_keys import SIZE_RULES
 
 SWAP = (
-    "with offload accelerate replaces the script's optimizer by Adam, and stops at Adagrad and at Lion of "
-    "bitsandbytes"
+    "with offload accelerate replaces the script's optimizer by Adam, and stops at Adagrad and at Lion of bitsandbytes"
 )
 """The message for a script that zerokit does not know."""
-
-
-def _through_accelerate(subject: Subject) -> bool:
-    return subject.run.target in ("accelerate", "trainer")
 
 
 @rule("accelerate-optimizer-swap")
 def accelerate_optimizer_swap(subject: Subject) -> Iterator[Hit]:
     """Offload that turns the script's optimizer into Adam"""
-    if not _through_accelerate(subject) or not subject.is_absent("optimizer"):
+    if subject.run.target not in ("accelerate", "trainer") or not subject.is_absent("optimizer"):
         return
     if not subject.offloads_optimizer or subject.value("zero_force_ds_cpu_optimizer") is not True:
         return
-    place = (ZERO, "offload_optimizer") if subject.is_set(ZERO, "offload_optimizer") else (ZERO,)
+    place = subject.nearest_set(ZERO, "offload_optimizer")
     hint = "Use AdamW, or put the optimizer into the file"
     optim = subject.run.recipe.training.get("optim") if subject.run.recipe is not None else None
     if isinstance(optim, str):

@@ -1,7 +1,5 @@
 """The YAML of ``accelerate launch``: what of it reaches DeepSpeed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,9 +14,10 @@ from zerokit.config.launch_file import (
     runs_deepspeed,
 )
 from zerokit.documents import KeyPath, dotted
-from zerokit.errors import nearest
+from zerokit.errors import did_you_mean, nearest
 from zerokit.findings import Move, Remove, SetValue
 from zerokit.lint.launch import Launch
+from zerokit.lint.launch_defects import LAUNCH_DEFECTS
 from zerokit.lint.launch_options import (
     DEEPSPEED_KEYS,
     DISTRIBUTED_TYPES,
@@ -31,6 +30,7 @@ from zerokit.lint.launch_options import (
 )
 from zerokit.lint.rule import Hit, launch_rule
 from zerokit.lint.rules.accelerate import SWAP
+from zerokit.lint.rules.accelerate_parallelism import SECTION as GROUPS
 
 _DEVICES = ("none", "cpu", "nvme")
 _TRUE = ("y", "yes", "t", "true", "on", "1")
@@ -46,10 +46,6 @@ def _stage(launch: Launch) -> int | None:
     if stage is None:
         return 2
     return int(stage) if str(stage).isdigit() else None
-
-
-def _is_true(value: Any) -> bool:
-    return str(value).lower() in _TRUE
 
 
 @launch_rule("launch-unknown-key")
@@ -73,6 +69,11 @@ def launch_unknown_key(launch: Launch) -> Iterator[Hit]:
         if key not in DEEPSPEED_KEYS and key not in OTHER_OPTIONS:
             hint = _meant_in_section(str(key), DEEPSPEED_KEYS - section.keys())
             yield Hit((SECTION, key), f"accelerate ignores '{key}', which it does not know", hint)
+    groups = launch.data.get(GROUPS)
+    known = {option for option in OTHER_OPTIONS if option.startswith(f"{GROUPS}_")}
+    for key in sorted(groups.keys() - known, key=str) if isinstance(groups, Mapping) else ():
+        hint = did_you_mean(f"{GROUPS}_{str(key).removeprefix(f'{GROUPS}_')}", sorted(known)) or "Remove it"
+        yield Hit((GROUPS, key), f"accelerate ignores '{key}', which it does not know", hint)
 
 
 def _meant(name: str, known: frozenset[str], otherwise: str = "Remove it") -> str:
@@ -180,9 +181,7 @@ def launch_precision(launch: Launch) -> Iterator[Hit]:
         message = "YAML reads this 'mixed_precision' as false, and accelerate wants a word"
         yield Hit(path, message, 'Write "no", in quotes', (SetValue(path, "no"),))
     elif str(value).lower() not in PRECISIONS:
-        close = nearest(str(value).lower(), PRECISIONS) or {"bfloat16": "bf16", "float16": "fp16"}.get(
-            str(value)
-        )
+        close = nearest(str(value).lower(), PRECISIONS) or {"bfloat16": "bf16", "float16": "fp16"}.get(str(value))
         hint = f'Write "{close}"' if close else f"Write one of {', '.join(PRECISIONS)}"
         yield Hit(path, f"accelerate has no 'mixed_precision' {value}", hint)
 
@@ -206,17 +205,11 @@ def _wanted(key: str, value: Any) -> str | None:
         "zero_stage": (text in ("0", "1", "2", "3"), "0, 1, 2 or 3"),
         "offload_optimizer_device": (text in _DEVICES, "none, cpu or nvme"),
         "offload_param_device": (text in _DEVICES, "none, cpu or nvme"),
-        "gradient_accumulation_steps": (
-            text == "auto" or (text.isdigit() and int(text) > 0),
-            "a whole number",
-        ),
+        "gradient_accumulation_steps": (text == "auto" or (text.isdigit() and int(text) > 0), "a whole number"),
         "gradient_clipping": (text == "auto" or _is_number(text), "a number"),
         "zero3_init_flag": (text in _TRUE + _FALSE, "true or false"),
         "zero3_save_16bit_model": (text in ("true", "false"), "true or false"),
-        "deepspeed_multinode_launcher": (
-            value in MULTINODE_LAUNCHERS,
-            f"one of {', '.join(MULTINODE_LAUNCHERS)}",
-        ),
+        "deepspeed_multinode_launcher": (value in MULTINODE_LAUNCHERS, f"one of {', '.join(MULTINODE_LAUNCHERS)}"),
     }
     suits, wanted = takes.get(key, (True, ""))
     return None if suits else wanted
@@ -237,9 +230,7 @@ def launch_nvme(launch: Launch) -> Iterator[Hit]:
         return
     for key in ("offload_optimizer_device", "offload_param_device"):
         if str(section.get(key)).lower() == "nvme":
-            message = (
-                f"accelerate does not pass on '{key.replace('device', 'nvme_path')}': NVMe gets no folder"
-            )
+            message = f"accelerate does not pass on '{key.replace('device', 'nvme_path')}': NVMe gets no folder"
             yield Hit((SECTION, key), message, f"Write a ds_config, and name it as '{FILE_KEY}'")
 
 
@@ -265,7 +256,7 @@ def launch_zero3_keys(launch: Launch) -> Iterator[Hit]:
         return
     where = " in the ds_config" * launch.names_file
     for key in ("zero3_init_flag", *(("zero3_save_16bit_model",) * (not launch.names_file))):
-        if _is_true(launch.section.get(key)):
+        if str(launch.section.get(key)).lower() in _TRUE:
             message = f"'{key}' acts in ZeRO stage 3 only; the stage is {stage}{where}"
             yield Hit((SECTION, key), message, f"Use stage 3{where}, or write false")
 
@@ -354,3 +345,13 @@ def launch_optimizer_swap(launch: Launch) -> Iterator[Hit]:
         return
     if str(section.get("offload_optimizer_device")).lower() in ("cpu", "nvme"):
         yield Hit((SECTION, "offload_optimizer_device"), SWAP, "Use AdamW, or a ds_config in its place")
+
+
+@launch_rule("launch-known-defect")
+def launch_known_defect(launch: Launch) -> Iterator[Hit]:
+    """A known defect of accelerate that this file meets"""
+    if not is_local(launch.data):
+        return
+    for defect in LAUNCH_DEFECTS:
+        if defect.is_met(launch):
+            yield Hit(defect.path, defect.message, defect.advice)

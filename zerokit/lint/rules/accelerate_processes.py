@@ -1,7 +1,5 @@
 """The YAML of ``accelerate launch``: processes, machines and devices."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from zerokit.config.launch_file import SECTION, is_local, runs_deepspeed
@@ -42,9 +40,7 @@ def launch_processes(launch: Launch) -> Iterator[Hit]:
         yield Hit(path, message, "Write a whole number", severity="warning" if works else None)
     elif processes % machines:
         each = processes // machines
-        message = (
-            f"{processes} processes do not divide among {machines} machines: accelerate starts {each} on each"
-        )
+        message = f"{processes} processes do not divide among {machines} machines: accelerate starts {each} on each"
         yield Hit(path, message, f"Write a multiple of {machines}")
 
 
@@ -88,10 +84,7 @@ def launch_mpi(launch: Launch) -> Iterator[Hit]:
 def launch_address(launch: Launch) -> Iterator[Hit]:
     """Several machines that do not know where to meet"""
     machines = _machines(launch)
-    address, ranks = (
-        launch.option("main_process_ip"),
-        f"another machine_rank from 0 to {machines - 1} into each",
-    )
+    address, ranks = (launch.option("main_process_ip"), f"another machine_rank from 0 to {machines - 1} into each")
     if machines > 1 and _launcher(launch) == "nossh" and address is None:
         message = "without 'main_process_ip' the launcher nossh asks the first host for its address by ssh"
         yield Hit((SECTION,), message, "Write main_process_ip into the file", severity="warning")

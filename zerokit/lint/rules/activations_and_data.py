@@ -1,7 +1,5 @@
 """Activation checkpointing and data efficiency: sections that act only where a script takes part."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from zerokit.config.base import is_comment
@@ -14,25 +12,6 @@ _SAMPLING = (*_DATA, "data_sampling")
 _CURRICULUM = (*_SAMPLING, "curriculum_learning")
 _BATCHING = (*_SAMPLING, "dynamic_batching")
 _RANDOM_LTD = (*_DATA, "data_routing", "random_ltd")
-
-
-@rule("contiguous-checkpoints")
-def contiguous_checkpoints(subject: Subject) -> Iterator[Hit]:
-    """Contiguous activation memory without its requirements"""
-    path = (*_ACTIVATIONS, "contiguous_memory_optimization")
-    if subject.value(*path) is not True:
-        return
-    missing = []
-    if subject.value(*_ACTIVATIONS, "partition_activations") is False:
-        missing.append('"partition_activations": true')
-    if subject.is_absent(*_ACTIVATIONS, "number_checkpoints") or (
-        subject.is_set(*_ACTIVATIONS, "number_checkpoints")
-        and subject.written_value(*_ACTIVATIONS, "number_checkpoints") is None
-    ):
-        missing.append("'number_checkpoints'")
-    if missing:
-        message = f"'contiguous_memory_optimization' needs {' and '.join(missing)}"
-        yield Hit(path, message, "Add what is missing, or remove the key")
 
 
 @rule("activation-checkpointing")

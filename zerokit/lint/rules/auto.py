@@ -1,7 +1,5 @@
 """The word "auto" where it is not filled in."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

@@ -1,13 +1,11 @@
 """Batch sizes: train_batch_size = micro batch size x accumulation steps x data-parallel ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from math import prod
 
 from zerokit.config.base import AUTO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
-from zerokit.findings import SetValue, Severity
+from zerokit.findings import SetValue
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject, autotp_size
 
@@ -41,21 +39,6 @@ def batch_size(subject: Subject) -> Iterator[Hit]:
     yield Hit((TRAIN,), f"'{TRAIN}' {train} {relation} {product}", hint)
 
 
-@rule("no-batch-size")
-def no_batch_size(subject: Subject) -> Iterator[Hit]:
-    """No batch size"""
-    if subject.run.recipe is not None or not (_absent(subject, TRAIN) and _absent(subject, MICRO)):
-        return
-    severity: Severity = "warning" if subject.run.target is None else "error"
-    unless = " unless the script adds one" if subject.run.target is None else ""
-    message = f"no batch size is given, so DeepSpeed fails when it starts{unless}"
-    if subject.run.target == "deepspeed":
-        yield Hit((), message, f'Add "{MICRO}": the samples per GPU and forward pass', severity=severity)
-        return
-    fix = (SetValue((MICRO,), AUTO),) if subject.run.target is not None else ()
-    yield Hit((), message, f'Add "{MICRO}": "auto"', fix, severity)
-
-
 @rule("fixed-train-batch-size")
 def fixed_train_batch_size(subject: Subject) -> Iterator[Hit]:
     """A config that works for one number of GPUs only"""
@@ -64,7 +47,8 @@ def fixed_train_batch_size(subject: Subject) -> Iterator[Hit]:
     if subject.cluster.num_gpus is not None or _splits_the_model(subject) or not (train and micro and steps):
         return
     if train % (micro * steps) == 0:
-        gpus = train // (micro * steps) * (subject.config.sequence_parallel_size or 1)
+        group = subject.run.batch_group(subject.config.sequence_parallel_size, by_deepspeed=False)
+        gpus = train // (micro * steps) * group
         plural = "" if gpus == 1 else "s"
         message = f"'{TRAIN}' {train} with {micro} x {steps} holds for {gpus} GPU{plural} and no other number"
         yield Hit((TRAIN,), message, "Remove it: DeepSpeed computes it")
@@ -111,13 +95,17 @@ def fractional_batch_size(subject: Subject) -> Iterator[Hit]:
 
 
 def data_parallel_ranks(subject: Subject) -> int | None:
-    """Ranks that see different samples, or None if that is not known or does not divide."""
+    """Ranks that the micro batch is multiplied by, or None if that is not known or does not divide.
+
+    A group of a recipe counts once, and ranks that share a sequence. DeepSpeed counts each tensor-parallel rank
+    of a ds_config (see `Run.batch_group`).
+    """
     if subject.run.data_parallel_ranks is not None:
         return subject.run.data_parallel_ranks
     if subject.cluster.num_gpus is None or _splits_the_model(subject):
         return None
-    sequence = subject.config.sequence_parallel_size or 1
-    return None if subject.cluster.num_gpus % sequence else subject.cluster.num_gpus // sequence
+    shared = subject.run.batch_group(subject.config.sequence_parallel_size, by_deepspeed=False)
+    return None if subject.cluster.num_gpus % shared else subject.cluster.num_gpus // shared
 
 
 def _accelerate_writes_the_steps(subject: Subject) -> bool:
@@ -128,9 +116,10 @@ def _accelerate_writes_the_steps(subject: Subject) -> bool:
 
 
 def _splits_the_model(subject: Subject) -> bool:
-    # The groups of tensor and pipeline parallelism come from the script, not only from the file.
+    # A script of its own may give DeepSpeed the groups (`mpu`) that it counts by; accelerate gives none.
     pipeline = subject.written_value("pipeline")
-    return (isinstance(pipeline, Mapping) and bool(pipeline)) or autotp_size(subject) > 1
+    own_groups = subject.run.target not in ("trainer", "accelerate") and autotp_size(subject) > 1
+    return own_groups or (isinstance(pipeline, Mapping) and bool(pipeline))
 
 
 def _number(subject: Subject, name: str) -> int | None:

@@ -1,7 +1,5 @@
 """Sizes of buckets and thresholds."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from zerokit.config.base import ZERO
@@ -40,10 +38,6 @@ def reduce_buffers(subject: Subject) -> tuple[int, int] | None:
     return size, 2 if stage < 3 and subject.zero.overlap_comm else 1
 
 
-def _bucket_place(subject: Subject) -> tuple[str, ...]:
-    return _REDUCE if subject.is_set(*_REDUCE) else (ZERO,)
-
-
 @rule("bucket-exceeds-model")
 def bucket_exceeds_model(subject: Subject) -> Iterator[Hit]:
     """A reduce bucket larger than the model"""
@@ -60,7 +54,7 @@ def bucket_exceeds_model(subject: Subject) -> Iterator[Hit]:
         )
         hint = f'Set "reduce_bucket_size" to {min(_USUAL_BUCKET, model.num_parameters // 4)}'
         severity: Severity | None = None if subject.is_set(*_REDUCE) or waste > GIB else "info"
-        yield Hit(_bucket_place(subject), message, hint, (), severity)
+        yield Hit(subject.nearest_set(*_REDUCE), message, hint, (), severity)
 
 
 @rule("bucket-memory")
@@ -79,7 +73,7 @@ def bucket_memory(subject: Subject) -> Iterator[Hit]:
             f"'reduce_bucket_size' {format_count(size)}{by_default} takes {format_bytes(taken)} of the GPU, "
             f"{part:.0%} of it{doubled}"
         )
-        yield Hit(_bucket_place(subject), message, 'Set "reduce_bucket_size" to 5e7')
+        yield Hit(subject.nearest_set(*_REDUCE), message, 'Set "reduce_bucket_size" to 5e7')
 
 
 @rule("small-auto-bucket")
@@ -101,17 +95,11 @@ def small_auto_bucket(subject: Subject) -> Iterator[Hit]:
 def live_parameters_memory(subject: Subject) -> Iterator[Hit]:
     """Gathered parameters that take much GPU memory"""
     model = subject.run.model
-    if (
-        subject.stage != 3
-        or model is None
-        or subject.cluster.gpu_memory_bytes is None
-        or subject.is_uncertain(*_LIVE)
-    ):
+    if subject.stage != 3 or model is None or subject.cluster.gpu_memory_bytes is None or subject.is_uncertain(*_LIVE):
         return
     live = min(subject.zero.stage3_max_live_parameters, model.num_parameters)
     taken = live * (model_dtype_bytes(subject) or 2)
     part = taken / subject.cluster.gpu_memory_bytes
     if part > _LIVE_SHARE:
         message = f"up to {format_bytes(taken)} of gathered parameters stay on each GPU, {part:.0%} of it"
-        place = _LIVE if subject.is_set(*_LIVE) else (ZERO,)
-        yield Hit(place, message, 'Lower "stage3_max_live_parameters"')
+        yield Hit(subject.nearest_set(*_LIVE), message, 'Lower "stage3_max_live_parameters"')

@@ -1,7 +1,5 @@
 """DeepCompile."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from zerokit.config.sections import Compile
@@ -26,17 +24,6 @@ def compile_off(subject: Subject) -> Iterator[Hit]:
         more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
         message = f"'{first[-1]}'{more} {reason if not more else reason.replace('acts', 'act')}"
         yield Hit(first, message, 'Add "deepcompile": true, or remove what does nothing')
-
-
-@rule("compile-stage3-key")
-def compile_stage_3_key(subject: Subject) -> Iterator[Hit]:
-    """A DeepCompile option that acts in stage 3 only"""
-    section = _section(subject)
-    if section is None or not section.deepcompile:
-        return
-    for path, idle in subject.unused.items():
-        if path[0] == "compile" and idle.by_stage:
-            yield Hit(path, f"'{path[-1]}' {idle.reason}", "Use stage 3, or remove the key")
 
 
 @rule("compile-combination")
@@ -69,15 +56,13 @@ def _two_offloads(subject: Subject, section: Compile) -> Iterator[Hit]:
     cpu = [side is not None and side.device == "cpu" for side in (optimizer, param)]
     parameters = section.offload_parameters or all(cpu)
     named = "'offload_parameters'" if section.offload_parameters else "offload of everything to the CPU"
-    if section.offload_opt_states and subject.offloads_optimizer:
-        path = (*_SECTION, "offload_opt_states")
-        yield Hit(path, "'offload_opt_states' does not go with 'offload_optimizer'", "Remove one of the two")
-    elif section.offload_activation and section.offload_opt_states:
-        path = (*_SECTION, "offload_activation")
-        yield Hit(path, "'offload_activation' does not go with 'offload_opt_states'", "Remove one of the two")
-    elif section.offload_activation and parameters:
-        path = (*_SECTION, "offload_activation")
-        yield Hit(path, f"'offload_activation' does not go with {named}", "Remove one of the two")
-    elif section.offload_opt_states and parameters:
-        path = (*_SECTION, "offload_opt_states")
-        yield Hit(path, f"'offload_opt_states' does not go with {named}", "Remove one of the two")
+    pairs = (
+        ("offload_opt_states", subject.offloads_optimizer, "'offload_optimizer'"),
+        ("offload_activation", section.offload_opt_states, "'offload_opt_states'"),
+        ("offload_activation", parameters, named),
+        ("offload_opt_states", parameters, named),
+    )
+    for key, is_other_set, other in pairs:
+        if getattr(section, key) and is_other_set:
+            yield Hit((*_SECTION, key), f"'{key}' does not go with {other}", "Remove one of the two")
+            return

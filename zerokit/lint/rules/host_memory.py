@@ -1,7 +1,5 @@
 """What offload takes of the host's memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -134,12 +132,5 @@ def _unpinned(subject: Subject) -> str:
 
 
 def _place(subject: Subject) -> tuple[str, ...]:
-    key = next(
-        (
-            key
-            for key in ("offload_optimizer", "cpu_offload", "offload_param", "cpu_offload_param")
-            if subject.is_set(ZERO, key)
-        ),
-        None,
-    )
-    return (ZERO, key) if key is not None else (ZERO,)
+    """The first offload section of the file."""
+    return (ZERO, *list(subject.offloads)[:1])

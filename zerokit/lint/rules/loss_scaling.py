@@ -1,7 +1,5 @@
 """float16 and the factor on its loss."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from zerokit.config.conditions import LOSS_SCALING
@@ -10,6 +8,7 @@ from zerokit.lint.number_formats import fp16_may_be_on, switch
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
 from zerokit.releases.versions import NEWEST
+from zerokit.units import listed
 
 _LARGEST_INT = 63
 """2 to this power still becomes a number of PyTorch; from the next one on Python's int is refused."""
@@ -56,24 +55,6 @@ def loss_scale_start(subject: Subject) -> Iterator[Hit]:
         yield Hit(("fp16", "initial_scale_power"), message, "Remove the key: it then starts at 2^16")
 
 
-@rule("loss-scale-floor")
-def loss_scale_floor(subject: Subject) -> Iterator[Hit]:
-    """A minimum loss scale above the initial one"""
-    fp16 = subject.config.fp16
-    start, path = 2**fp16.initial_scale_power, ("fp16", "min_loss_scale")
-    if fp16_may_be_on(subject) and _adapts(subject) and fp16.min_loss_scale > start:
-        message = f"'min_loss_scale' {fp16.min_loss_scale} is above the start, 2^{fp16.initial_scale_power}"
-        yield Hit(path, message, "Remove the key", (Remove(path),))
-
-
-@rule("loss-scale-key")
-def loss_scale_key(subject: Subject) -> Iterator[Hit]:
-    """A loss-scaling option without effect"""
-    for path, idle in subject.unused.items():
-        if idle.acts.when is LOSS_SCALING and fp16_may_be_on(subject):
-            yield Hit(path, f"'{path[-1]}' {idle.reason}", "Remove the key", (Remove(path),))
-
-
 @rule("fp16-off")
 def fp16_off(subject: Subject) -> Iterator[Hit]:
     """Options of fp16 although fp16 is off"""
@@ -81,9 +62,9 @@ def fp16_off(subject: Subject) -> Iterator[Hit]:
         return
     if subject.is_absent("fp16", "enabled") and switch(subject, "bf16") is not True:
         return  # precision-off reports it
-    idle = [str(path[-1]) for path, one in subject.unused.items() if one.acts.when is LOSS_SCALING]
+    idle = [f"'{path[-1]}'" for path, one in subject.unused.items() if one.acts.when is LOSS_SCALING]
     if idle:
-        message = f"fp16 is off, so {_listed(idle)} {'does' if len(idle) == 1 else 'do'} nothing"
+        message = f"fp16 is off, so {listed(idle)} {'does' if len(idle) == 1 else 'do'} nothing"
         yield Hit(("fp16",), message, "Remove the section, or enable it")
 
 
@@ -105,8 +86,3 @@ def fp16_without_zero(subject: Subject) -> Iterator[Hit]:
     message = f"in stage 0 DeepSpeed does not scale the loss for fp16, but divides the gradients by {by}"
     severity: Severity | None = None if trains else "warning"
     yield Hit(("fp16", "enabled"), message, "Use ZeRO stage 1, or bf16", severity=severity)
-
-
-def _listed(keys: list[str]) -> str:
-    quoted = [f"'{key}'" for key in keys]
-    return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} and {quoted[-1]}"

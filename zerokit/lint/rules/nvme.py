@@ -1,15 +1,11 @@
 """Offload to NVMe: the stage, the folder, the keys, and the buffers for a given model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from zerokit.config.base import ZERO
-from zerokit.config.conditions import FAST_INIT, NVME
 from zerokit.config.optimizers import optimizer_spec
-from zerokit.findings import Remove, SetValue, Severity
+from zerokit.findings import SetValue
 from zerokit.lint.rule import Hit, rule
-from zerokit.lint.rules.offload import in_use
 from zerokit.lint.subject import Subject, nvme_buffers, offload_param_at_the_run
 from zerokit.resolving.nvme_buffers import NvmeBuffers
 from zerokit.units import format_count
@@ -30,35 +26,15 @@ def _recomputes(subject: Subject) -> bool:
     return given.get("gradient_checkpointing") is True
 
 
-@rule("nvme-path")
-def nvme_path(subject: Subject) -> Iterator[Hit]:
-    """NVMe without a folder"""
-    for key, section in in_use(subject):
-        if section.device == "nvme" and subject.is_absent(ZERO, key, "nvme_path"):
-            message = f"'{key}' goes to NVMe, but 'nvme_path' is not given"
-            severity: Severity | None = "warning" if subject.stage in (0, 1, 2) else None
-            hint = 'Add "nvme_path": the folder to write to'
-            yield Hit((ZERO, key, "device"), message, hint, (), severity)
-
-
 @rule("nvme-relative-path")
 def nvme_relative_path(subject: Subject) -> Iterator[Hit]:
     """A relative 'nvme_path'"""
-    for key, section in in_use(subject):
+    for key, section in subject.offloads.items():
         path = section.nvme_path
         acts = (ZERO, key, "nvme_path") not in subject.unused
         if section.device == "nvme" and acts and path and path != "auto" and not path.startswith("/"):
             message = f"'nvme_path' \"{path}\" is relative to the folder in which each process was started"
             yield Hit((ZERO, key, "nvme_path"), message, "Write the whole path of a folder on a local drive")
-
-
-@rule("nvme-key")
-def nvme_key(subject: Subject) -> Iterator[Hit]:
-    """An NVMe option although nothing goes to NVMe"""
-    for path, idle in subject.unused.items():
-        nowhere = idle.acts.when is FAST_INIT and subject.value(*map(str, path[:-1]), "device") != "nvme"
-        if idle.acts.when is NVME or nowhere:
-            yield Hit(path, f"'{path[-1]}' {idle.reason}", "Remove the key", fix=(Remove(path),))
 
 
 @rule("nvme-buffer-size")
@@ -73,8 +49,8 @@ def nvme_buffer_size(subject: Subject) -> Iterator[Hit]:
             f"'buffer_size' {section.buffer_size:,} is less than a rank's share of '{buffers.largest.name}', "
             f"{buffers.size:,} elements"
         )
-        place = path if subject.is_set(*path) else path[:2]
-        yield Hit(place, message, f'Set "buffer_size" to {buffers.size}', (SetValue(path, buffers.size),))
+        fix = (SetValue(path, buffers.size),)
+        yield Hit(subject.nearest_set(*path), message, f'Set "buffer_size" to {buffers.size}', fix)
 
 
 @rule("nvme-buffer-count")
@@ -93,8 +69,7 @@ def nvme_buffer_count(subject: Subject) -> Iterator[Hit]:
     )
     hint = f'Set "buffer_count" to {buffers.count}'
     fix = (SetValue(path, buffers.count),) if stops else ()
-    place = path if subject.is_set(*path) else path[:2]
-    yield Hit(place, message, hint, fix, "error" if stops else None)
+    yield Hit(subject.nearest_set(*path), message, hint, fix, "error" if stops else None)
 
 
 @rule("nvme-optimizer-buffers")
@@ -110,7 +85,7 @@ def nvme_optimizer_buffers(subject: Subject) -> Iterator[Hit]:
     optimizer = None if subject.config.optimizer is None else optimizer_spec(subject.config.optimizer.type)
     one = 2 + (optimizer.host_states if optimizer is not None else 0)  # the parameter and its gradient
     all_of_them = one * (1 + section.pipeline_read + section.pipeline_write)
-    place = path if subject.is_set(*path) else path[:2]
+    place = subject.nearest_set(*path)
     if count < one:
         message = f"the optimizer's step reads {one} tensors from NVMe, and 'buffer_count' is {count}"
         yield Hit(place, message, f'Set "buffer_count" to {all_of_them}', (SetValue(path, all_of_them),))
@@ -132,8 +107,4 @@ def nvme_unused(subject: Subject) -> Iterator[Hit]:
             f"a rank's share of the model, {format_count(held)} elements, is below 'max_in_cpu' "
             f"{format_count(section.max_in_cpu)}, so all of it stays in the host's memory"
         )
-        yield Hit(
-            path if subject.is_set(*path) else path[:2],
-            message,
-            'Lower "max_in_cpu", or use the device "cpu"',
-        )
+        yield Hit(subject.nearest_set(*path), message, 'Lower "max_in_cpu", or use the device "cpu"')

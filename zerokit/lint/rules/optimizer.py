@@ -1,15 +1,10 @@
 """The optimizer, wherever its states are."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
-from zerokit.config.base import AUTO
-from zerokit.findings import Edit, SetValue
 from zerokit.lint.optimizer_facts import (
     OPTIMIZER,
     optimizer_argument,
-    optimizer_name,
     optimizer_params,
     optimizer_type,
     rate_of_schedule,
@@ -17,56 +12,6 @@ from zerokit.lint.optimizer_facts import (
 )
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
-
-_UNTESTED = "zero_allow_untested_optimizer"
-
-
-@rule("adam-is-adamw")
-def adam_is_adamw(subject: Subject) -> Iterator[Hit]:
-    """'Adam' that applies weight decay as AdamW does"""
-    decay = subject.written_value(*OPTIMIZER, "weight_decay")
-    silent = subject.is_absent(*OPTIMIZER, "adam_w_mode")
-    if optimizer_name(subject) == "adam" and decay and silent:
-        amount = "" if decay == AUTO else f" {decay:g}"
-        message = f"'Adam' applies 'weight_decay'{amount} as AdamW does, for 'adam_w_mode' is true by default"
-        hint = 'Write "AdamW", or add "adam_w_mode": false to "params"'
-        yield Hit(("optimizer", "type"), message, hint)
-
-
-@rule("untested-optimizer")
-def untested_optimizer(subject: Subject) -> Iterator[Hit]:
-    """An optimizer that ZeRO accepts only with `zero_allow_untested_optimizer`"""
-    optimizer = spec(subject)
-    if optimizer is None or optimizer.zero_supports or optimizer.step_fails or subject.stage not in (1, 2, 3):
-        return
-    if subject.config.zero_allow_untested_optimizer or subject.is_uncertain(_UNTESTED):
-        return
-    message = f"ZeRO refuses '{optimizer_type(subject)}' unless '{_UNTESTED}' is true"
-    fix: tuple[Edit, ...] = ()
-    if optimizer.needs_whole_tensors:
-        hint = "Use AdamW, or ZeRO stage 0"
-    else:
-        hint, fix = f'Add "{_UNTESTED}": true', (SetValue((_UNTESTED,), True),)
-    yield Hit(("optimizer", "type"), message, hint, fix)
-
-
-@rule("whole-tensor-optimizer")
-def whole_tensor_optimizer(subject: Subject) -> Iterator[Hit]:
-    """An optimizer that needs whole tensors, under ZeRO"""
-    optimizer = spec(subject)
-    if optimizer is not None and optimizer.needs_whole_tensors and subject.stage in (1, 2, 3):
-        reason = optimizer.needs_whole_tensors
-        message = f"'{optimizer_type(subject)}' {reason}, and ZeRO hands it one flat piece of all layers"
-        yield Hit(("optimizer", "type"), message, "Use AdamW, or ZeRO stage 0")
-
-
-@rule("optimizer-step")
-def optimizer_step(subject: Subject) -> Iterator[Hit]:
-    """An optimizer whose step DeepSpeed cannot call"""
-    optimizer = spec(subject)
-    if optimizer is not None and optimizer.step_fails:
-        message = f"'{optimizer.name}' fails at the first step: {optimizer.step_fails}"
-        yield Hit(("optimizer", "type"), message, "Use another optimizer, such as AdamW")
 
 
 @rule("learning-rate")
@@ -108,14 +53,4 @@ def default_learning_rate(subject: Subject) -> Iterator[Hit]:
     if subject.run.target == "trainer":
         message += ", whatever the Trainer's learning_rate says"
         hint = 'Add "lr": "auto" to "params"'
-    place = OPTIMIZER if subject.is_set(*OPTIMIZER) else ("optimizer",)
-    yield Hit(place, message, hint)
-
-
-@rule("betas-order")
-def betas_order(subject: Subject) -> Iterator[Hit]:
-    """Betas in the wrong order"""
-    betas = optimizer_argument(subject, "betas")
-    if optimizer_name(subject) is not None and isinstance(betas, list) and betas[0] > betas[1]:
-        message = f"'betas' are {betas}: the first, for the gradient, is larger than the second"
-        yield Hit((*OPTIMIZER, "betas"), message, "Swap them")
+    yield Hit(subject.nearest_set(*OPTIMIZER), message, hint)

@@ -1,14 +1,11 @@
 """Number formats of weights."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from zerokit.config.base import AUTO, ZERO, is_comment
 from zerokit.config.normal_form import refused_together
 from zerokit.findings import SetValue
-from zerokit.lint.number_formats import format_at
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
 
@@ -40,32 +37,3 @@ def precision_off(subject: Subject) -> Iterator[Hit]:
             value = '"auto"' if filled else "true"
             hint = f'Add "enabled": {value} to it, or remove the section'
             yield Hit((name,), f"'{name}' lacks 'enabled', so it is off{outcome}", hint, fix)
-
-
-_AUTOCAST = "torch_autocast"
-
-
-def _is_on(subject: Subject) -> bool:
-    return subject.value(_AUTOCAST, "enabled") is True
-
-
-@rule("autocast-and-precision")
-def autocast_and_precision(subject: Subject) -> Iterator[Hit]:
-    """Autocast together with bf16 or fp16"""
-    section = next(
-        (name for name in ("bf16", "fp16") if subject.written_value(name, "enabled") is True), None
-    )
-    if section is None or not _is_on(subject):
-        return
-    path = (_AUTOCAST, "enabled")
-    hint = f"Remove 'torch_autocast', or set 'enabled' of '{section}' to false"
-    in_fp16 = format_at(subject, _AUTOCAST, "dtype") == "fp16"
-    if in_fp16 and subject.stage == 0:
-        message = f"autocast in float16 with '{section}' fails at the first step in stage 0"
-        yield Hit(path, message, hint, severity="error")
-    elif in_fp16 and section == "fp16" and subject.stage in (1, 2, 3):
-        message = "with 'fp16' and autocast in float16 gradients are divided by the loss scale twice"
-        yield Hit(path, message, hint, severity="error", stops=False)
-    else:
-        message = f"'{section}' makes the weights 16-bit ones, which leaves nothing for autocast to do"
-        yield Hit(path, message, hint)

@@ -1,13 +1,10 @@
 """A config against the recipe that it is run with."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from zerokit.config.base import AUTO, ZERO
+from zerokit.config.base import AUTO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
-from zerokit.findings import SetValue
 from zerokit.lint.optimizer_facts import SCHEDULER, optimizer_params, schedule_params
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.rules.batch import data_parallel_ranks
@@ -62,9 +59,7 @@ def _either(subject: Subject, key: str, training: Mapping[str, Any], argument: s
 
 
 def _shown(value: Any) -> str:
-    return (
-        str(value).lower() if isinstance(value, bool) else f"{value:g}" if _is_number(value) else str(value)
-    )
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if _is_number(value) else str(value)
 
 
 def _is_number(value: Any) -> bool:
@@ -97,30 +92,3 @@ def lost_recipe_argument(subject: Subject) -> Iterator[Hit]:
             message = f"the recipe's {name} {_shown(training[name])} is lost: '{key}' is absent, so it is "
             hint = f'Add "{key}": "auto" to \'{section}.params\''
             yield Hit((section,), message + _shown(value), hint)
-
-
-@rule("recipe-refused")
-def recipe_refused(subject: Subject) -> Iterator[Hit]:
-    """Arguments that the Trainer refuses with DeepSpeed"""
-    training = _training(subject)
-    if training.get("auto_find_batch_size") is True and subject.stage == 3:
-        message = "the Trainer refuses the recipe's auto_find_batch_size in ZeRO stage 3"
-        yield Hit((ZERO, "stage"), message, "Remove it from the recipe, or use stage 1 or 2")
-    if training.get("load_best_model_at_end") is True and training.get("save_only_model") is True:
-        message = "the Trainer refuses the recipe's load_best_model_at_end together with save_only_model here"
-        yield Hit((), message, "Remove one of them from the recipe")
-    wanted = [name for name in ("do_eval", "do_predict") if training.get(name) is True]
-    if wanted and training.get("do_train") is False and subject.stage in (0, 1, 2):
-        message = f"{wanted[0]} without do_train needs ZeRO stage 3; the stage is {subject.stage}"
-        yield Hit((ZERO, "stage"), message, "Use stage 3, or train as well", severity="warning")
-
-
-@rule("auto-find-batch-size")
-def auto_find_batch_size(subject: Subject) -> Iterator[Hit]:
-    """A fixed batch size together with 'auto_find_batch_size'"""
-    if _training(subject).get("auto_find_batch_size") is not True:
-        return
-    for key in (MICRO, TRAIN):
-        if isinstance(subject.written_value(key), int):
-            message = f"'{key}' is fixed, and the recipe's auto_find_batch_size changes the batch"
-            yield Hit((key,), message, 'Write "auto"', (SetValue((key,), AUTO),))

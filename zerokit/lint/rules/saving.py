@@ -1,7 +1,5 @@
 """Checkpoints and the saved model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from zerokit.config.base import ZERO

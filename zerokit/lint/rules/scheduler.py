@@ -1,11 +1,8 @@
 """Learning-rate schedules."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from zerokit.config.base import AUTO
-from zerokit.config.conditions import DECAY_STEPS
 from zerokit.findings import SetValue
 from zerokit.lint.optimizer_facts import (
     OPTIMIZER,
@@ -52,10 +49,7 @@ def overridden_rate(subject: Subject) -> Iterator[Hit]:
             shown = " and ".join(f"'{key}' {rate:g}" for key, rate in rates.items())
             message = f"the Trainer stops: {shown} cannot both equal its learning_rate"
             yield Hit(
-                (*OPTIMIZER, "lr"),
-                message,
-                'Write "auto" for both, or the rate that is meant',
-                severity="error",
+                (*OPTIMIZER, "lr"), message, 'Write "auto" for both, or the rate that is meant', severity="error"
             )
             return
     key = rate_of_schedule(subject)
@@ -65,11 +59,7 @@ def overridden_rate(subject: Subject) -> Iterator[Hit]:
     for argument in ("lr", "muon_lr", "adam_lr"):
         path = (*OPTIMIZER, argument)
         rate = optimizer_argument(subject, argument)
-        if (
-            not subject.is_set(*path)
-            or not isinstance(rate, int | float)
-            or not isinstance(peak, int | float)
-        ):
+        if not subject.is_set(*path) or not isinstance(rate, int | float) or not isinstance(peak, int | float):
             continue
         if rate != peak and optimizer_name(subject) is not None:
             message = f"'{argument}' {rate:g} is never used: '{name}' sets the rate by '{key}' {peak:g}"
@@ -136,8 +126,7 @@ def one_cycle_betas(subject: Subject) -> Iterator[Hit]:
         written = subject.is_set(*OPTIMIZER, "betas")
         which = f"'betas' {betas}" if written else f"the default betas {betas}"
         message = f"'OneCycle' moves the first of {which} and sets the second to {_SECOND_BETA}"
-        place = _MOMENTUM if subject.is_set(*_MOMENTUM) else SCHEDULER
-        yield Hit(place, message, 'Set "cycle_momentum" to false to keep the betas')
+        yield Hit(subject.nearest_set(*_MOMENTUM), message, 'Set "cycle_momentum" to false to keep the betas')
 
 
 @rule("one-cycle-momentum")
@@ -154,12 +143,3 @@ def one_cycle_momentum(subject: Subject) -> Iterator[Hit]:
             fix = (SetValue(path, False),) if key == "cycle_momentum" else ()
             yield Hit(path, message, 'Set "cycle_momentum" to false', fix)
             return
-
-
-@rule("one-cycle-decay")
-def one_cycle_decay(subject: Subject) -> Iterator[Hit]:
-    """A decay after the cycle without effect"""
-    for path, idle in subject.unused.items():
-        if idle.acts.when is DECAY_STEPS:
-            message = f"'{path[-1]}' {idle.reason}"
-            yield Hit(path, message, 'Add "decay_step_size", or remove the key')

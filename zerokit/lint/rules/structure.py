@@ -1,7 +1,5 @@
 """Keys that are no text, and keys that are comments."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 

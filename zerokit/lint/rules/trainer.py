@@ -1,24 +1,13 @@
 """A config against the Trainer: what it fills, compares, overwrites and does not read."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 
-from zerokit.config.base import AUTO, ZERO
+from zerokit.config.base import AUTO
 from zerokit.config.batch_sizes import MICRO, STEPS, TRAIN
 from zerokit.documents import value_at
 from zerokit.findings import Move, SetValue, Severity
-from zerokit.lint.optimizer_facts import (
-    OPTIMIZER,
-    SCHEDULER,
-    default_clipping,
-    optimizer_name,
-    optimizer_params,
-    optimizer_type,
-    schedule_name,
-    schedule_params,
-)
+from zerokit.lint.optimizer_facts import OPTIMIZER, SCHEDULER, default_clipping, optimizer_params, schedule_params
 from zerokit.lint.rule import Hit, rule
 from zerokit.lint.subject import Subject
 from zerokit.resolving.filled_keys import FILLED
@@ -73,62 +62,16 @@ def fixed_value(subject: Subject) -> Iterator[Hit]:
         for filled in FILLED.values()
         if filled.other == "refused" and value_at(subject.written, filled.path) not in (None, AUTO)
     ]
-    fixed = [
-        one for one in fixed if one.path[-1] != "enabled" or subject.written_value(*one.path) is not False
-    ]
+    fixed = [one for one in fixed if one.path[-1] != "enabled" or subject.written_value(*one.path) is not False]
     if len(fixed) == 1 and fixed[0].trainer is not None:
         path, words = fixed[0].path, fixed[0].trainer.words
         value = json.dumps(value_at(subject.written, path))
-        message = (
-            f"the ds_config has {fixed[0].name} {value}, and the Trainer stops if TrainingArguments differ"
-        )
+        message = f"the ds_config has {fixed[0].name} {value}, and the Trainer stops if TrainingArguments differ"
         yield Hit(path, f"{message} ({words})", 'Make them equal, or write "auto" in the ds_config')
     elif fixed:
         names = ", ".join(one.name for one in fixed)
         message = f"the Trainer stops if one of {len(fixed)} values differs from TrainingArguments: {names}"
         yield Hit(fixed[0].path, message, 'Make them equal, or write "auto" for each')
-
-
-_SHAPES: Mapping[str, str] = {
-    "WarmupLR": "constant_with_warmup",
-    "WarmupDecayLR": "linear",
-    "WarmupCosineLR": "cosine",
-}
-"""DeepSpeed's schedule -> the Trainer's `lr_scheduler_type` of the same shape."""
-
-
-@rule("replaced-argument")
-def replaced_argument(subject: Subject) -> Iterator[Hit]:
-    """A section that silently replaces an argument of the Trainer"""
-    if not for_trainer(subject) or subject.run.recipe is not None:
-        return  # replaced-recipe-argument compares
-    name = schedule_name(subject)
-    if name is not None:
-        shape = _SHAPES.get(name)
-        like = f", the Trainer's '{shape}'," if shape else ""
-        level = ": the learning rate stays level after the warmup" if name == "WarmupLR" else ""
-        message = f"'{name}'{like} applies whatever lr_scheduler_type says{level}"
-        hint = "Remove 'scheduler' for the Trainer's own"
-        yield Hit(("scheduler", "type"), message, hint, severity=None if name == "WarmupLR" else "info")
-    kind = optimizer_name(subject)
-    if kind not in (None, "adam", "adamw"):
-        message = f"'{optimizer_type(subject)}' applies whatever the Trainer's optim says"
-        yield Hit(("optimizer", "type"), message, "Remove 'optimizer' for the Trainer's own", severity="info")
-
-
-@rule("zero-as-switch")
-def zero_as_switch(subject: Subject) -> Iterator[Hit]:
-    """'zero_optimization' as true or false"""
-    section = subject.written.get(ZERO)
-    if (
-        isinstance(section, bool)
-        and subject.run.target in ("trainer", "accelerate")
-        and subject.run.recipe is None
-    ):
-        stage = {"stage": int(section)}
-        who = "the Trainer" if subject.run.target == "trainer" else "accelerate"
-        message = f"{who} cannot read '{ZERO}' {str(section).lower()}"
-        yield Hit((ZERO,), message, f'Write {{"stage": {int(section)}}}', (SetValue((ZERO,), stage),))
 
 
 @rule("bfloat16-section")

@@ -1,7 +1,5 @@
 """The release of DeepSpeed that a config meets."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -95,7 +93,7 @@ def default_of_version(subject: Subject) -> Iterator[Hit]:
         if NO_DEFAULT in (then, now) or then == now:
             continue
         message = (
-            f"'{dotted(path)}' is absent: DeepSpeed {version} takes {_shown(then)}, {NEWEST} {_shown(now)}"
+            f"'{dotted(path)}' is absent: DeepSpeed {version} takes {json.dumps(then)}, {NEWEST} {json.dumps(now)}"
         )
         place = path[:-1] if len(path) == 1 or subject.is_set(*path[:-1]) else ()
         yield Hit(place, message, f'Add "{path[-1]}" with the value that is meant')
@@ -114,10 +112,6 @@ def keys_with_telling_defaults(subject: Subject) -> Iterator[tuple[str, ...]]:
         yield ZERO, "offload_param", "pin_memory"
 
 
-def _shown(value: Any) -> str:
-    return json.dumps(value)
-
-
 @rule("changed-meaning")
 def changed_meaning(subject: Subject) -> Iterator[Hit]:
     """A setting that this release of DeepSpeed reads differently from the newest"""
@@ -128,9 +122,7 @@ def changed_meaning(subject: Subject) -> Iterator[Hit]:
 
     cases = _cases(subject)
     for change in CHANGES.values():
-        case = next(
-            (words for words, one in cases if version < change.since and change.when.holds(one)), None
-        )
+        case = next((words for words, one in cases if version < change.since and change.when.holds(one)), None)
         if case is not None:
             before = change.before[0].lower() + change.before[1:]
             message = f"in DeepSpeed {version}{case}, {before} (otherwise since {change.since})"
@@ -160,8 +152,6 @@ def known_defect(subject: Subject) -> Iterator[Hit]:
         case, met, path = next((item for item in found if item[2] is not None), ("", subject, None))
         if path is not None:
             key = defect.at.removeprefix(f"{ZERO}.")
-            message = (
-                f"DeepSpeed {version} with '{key}'{case}: {defect.summary} (zerokit explain {defect.id})"
-            )
+            message = f"DeepSpeed {version} with '{key}'{case}: {defect.summary} (zerokit explain {defect.id})"
             severity = "warning" if case else defect.severity_in(met)
             yield Hit(subject.nearest_set(*map(str, path)), message, defect.advice, severity=severity)

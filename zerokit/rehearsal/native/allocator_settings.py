@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from zerokit.errors import LaunchError
 
@@ -52,28 +53,18 @@ class AllocatorSettings:
         Raises:
             LaunchError: a setting or value that PyTorch would refuse.
         """
-        given = _split(text, variable)
-        followed = {"expandable_segments", "roundup_power2_divisions", *_SIZES, *_WITHOUT_EFFECT}
-        passed_over = [
-            f"{name}:{value}"
-            for name, value in given.items()
-            if name not in followed and (name, value) != ("backend", "native")
-        ]
-        divisions = given.get("roundup_power2_divisions", "0")
-        if divisions.startswith("["):
-            passed_over.append(f"roundup_power2_divisions:{divisions}")
-            divisions = "0"
-        sizes = {
-            name.replace("_mb", "_bytes"): _number(given[name], variable) * _MIB
-            for name in _SIZES
-            if name in given
-        }
-        settings = cls(
-            expandable_segments=_flag(given.get("expandable_segments", "False"), variable),
-            roundup_power2_divisions=_number(divisions, variable),
-            passed_over=tuple(passed_over),
-            **sizes,
-        )
+        followed: dict[str, Any] = {}
+        passed_over = []
+        for name, value in _split(text, variable).items():
+            if name == "expandable_segments":
+                followed[name] = _flag(value, variable)
+            elif name in _SIZES:
+                followed[name.replace("_mb", "_bytes")] = _number(value, variable) * _MIB
+            elif name == "roundup_power2_divisions" and not value.startswith("["):
+                followed[name] = _number(value, variable)
+            elif name not in _WITHOUT_EFFECT and (name, value) != ("backend", "native"):
+                passed_over.append(f"{name}:{value}")
+        settings = cls(**followed, passed_over=tuple(passed_over))
         if problem := settings._problem():
             raise LaunchError(problem, where=variable, hint="PyTorch would refuse it, too")
         return settings

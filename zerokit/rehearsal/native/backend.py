@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from zerokit.errors import LaunchError
 from zerokit.rehearsal.context import rank_context
 from zerokit.rehearsal.native.build import NO_DRIVER, TESTED, TORCH, built_library, torch_folder
-from zerokit.rehearsal.native.c_functions import Signatures, declare
+from zerokit.rehearsal.native.c_functions import declare
 from zerokit.rehearsal.native.clock import Clock
 from zerokit.rehearsal.recording import CATEGORY_CODES
 from zerokit.reporting.categories import Category
@@ -34,52 +34,17 @@ if TYPE_CHECKING:
 
 FINDER = ctypes.CFUNCTYPE(ctypes.c_int32)
 """Finds the index of the calling line."""
-
-
-_POINTER, _INTEGER, _LONG = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
-_SIGNATURES: Signatures = {
-    "configure_device": (None, [_INTEGER] * 3),
-    "configure_allocator": (None, [_INTEGER, _LONG, _LONG, _LONG, _LONG]),
-    "use_device": (_INTEGER, [_INTEGER]),
-    "set_devices": (None, [_INTEGER] * 2),
-    "set_multiprocessors set_phase set_step set_counting set_page_locking set_current_stream": (
-        None,
-        [_INTEGER],
-    ),
-    "set_cudnn_version begin_pool release_pool": (None, [_LONG]),
-    "take_over operator_names notes": (ctypes.c_char_p, []),
-    "set_site_finder": (None, [FINDER]),
-    "phase current_stream": (_INTEGER, []),
-    "never_fill make_up make_up_at": (None, [_POINTER]),
-    "block_at": (_LONG, [_POINTER, ctypes.POINTER(_POINTER)]),
-    "is_made_up": (_INTEGER, [_POINTER]),
-    "label": (None, [_POINTER, _INTEGER, _INTEGER]),
-    "resize_storage copy_events copy_blocks": (None, [_POINTER, _LONG]),
-    "synchronize empty_cache end_pool reset_peak": (None, []),
-    "stat": (_LONG, [_INTEGER, _INTEGER]),
-    "event_count block_count random_elements_skipped": (_LONG, []),
-    "flops fp32_flops": (ctypes.c_double, []),
-    "count_flops": (None, [ctypes.c_double]),
-    "new_generator": (_POINTER, []),
-}
-"""Of the functions of native/api.cpp."""
-
 _BROUGHT = {5: 90100, 7: 90501, 8: 91002, 11: 91900, 12: 92000, 14: 92400}
 """By the first minor release of torch 2 whose wheels on PyPI require it, as CUDNN_VERSION writes it."""
 _REQUIRED = re.compile(r"nvidia-cudnn-cu\d+\s*\(?==(\d+)\.(\d+)\.(\d+)")
 
 
-def cudnn_release(torch: str | None = None, required: Iterable[str] | None = None) -> int:
+def cudnn_release(torch: str, required: Iterable[str]) -> int:
     """The cuDNN of the CUDA build of a torch, as CUDNN_VERSION writes it: 9.10.2 is 91002.
 
     A CUDA build names it among its requirements. For a CPU build it is that of PyPI's CUDA wheels.
-
-    Args:
-        torch: its version; that of the installed one by default.
-        required: its requirements; those of the installed one by default.
     """
-    torch = version("torch") if torch is None else torch
-    for line in (requires("torch") or ()) if required is None else required:
+    for line in required:
         if found := _REQUIRED.match(line):
             major, minor, patch = (int(part) for part in found.groups())
             return major * 10_000 + minor * 100 + patch
@@ -120,15 +85,8 @@ class Note(NamedTuple):
 
 
 STATS = (
-    "allocation",
-    "segment",
-    "active",
-    "inactive_split",
-    "allocated_bytes",
-    "reserved_bytes",
-    "active_bytes",
-    "inactive_split_bytes",
-    "requested_bytes",
+    *("allocation", "segment", "active", "inactive_split", "allocated_bytes", "reserved_bytes"),
+    *("active_bytes", "inactive_split_bytes", "requested_bytes"),
 )
 """The statistics of torch.cuda.memory_stats that the allocator model keeps, in the library's order."""
 POOLS = ("all", "small_pool", "large_pool")
@@ -159,7 +117,7 @@ class Backend:
         self._fp32_flops_by_phase = dict(self._flops_by_phase)
         self.clock: Clock | None = None
         """None: only memory is rehearsed, and all work is done at once."""
-        declare(library, "zk_", _SIGNATURES)
+        declare(library, "zk_")
 
     def configure(
         self,
@@ -170,18 +128,10 @@ class Backend:
         capability: tuple[int, int],
         multiprocessors: int,
     ) -> None:
-        """Set the device up, before its first allocation.
-
-        Args:
-            own_device: index of this rank's device.
-            visible_devices: number of devices that the rank sees.
-            allocator: settings of the allocator's models.
-            capability: CUDA compute capability.
-            multiprocessors: streaming multiprocessors of the device.
-        """
+        """Set the device up, before its first allocation."""
         self._library.zk_set_devices(own_device, visible_devices)
         self._library.zk_set_multiprocessors(multiprocessors)
-        self._library.zk_set_cudnn_version(cudnn_release())
+        self._library.zk_set_cudnn_version(cudnn_release(version("torch"), requires("torch") or ()))
         self._library.zk_configure_device(*capability, 0)
         self._library.zk_configure_allocator(
             int(allocator.expandable_segments),
@@ -312,9 +262,7 @@ class Backend:
     def reset_peak(self) -> None:
         """Start new peaks of the device's memory from what is allocated now."""
         # Scripts and DeepSpeed reset the peaks of torch.cuda; the report's are of the whole run.
-        self._peaks_before_reset = {
-            model: self.whole_run_peaks(model) for model in (Model.ORDINARY, Model.EXPANDABLE)
-        }
+        self._peaks_before_reset = {model: self.whole_run_peaks(model) for model in (Model.ORDINARY, Model.EXPANDABLE)}
         self._library.zk_reset_peak()
 
     def whole_run_peaks(self, model: Model) -> dict[str, int]:

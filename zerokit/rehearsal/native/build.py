@@ -8,11 +8,9 @@ they fit the installed torch.
 from __future__ import annotations
 
 import fcntl
-import functools
 import hashlib
 import importlib.metadata
 import importlib.util
-import math
 import os
 import re
 import shlex
@@ -20,15 +18,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from zerokit import console, files
 from zerokit.errors import LaunchError
 from zerokit.extras import require
 from zerokit.files import write_file
-from zerokit.rehearsal.native.compilers import Compilers, as_they_end
+from zerokit.rehearsal.native.compilers import run_together
 from zerokit.staging import make_folder, open_private_file
+from zerokit.tables import table_of
 
 SOURCES = Path(__file__).parent
 LIBRARY = "libzerokit_rehearsal.so"
@@ -54,47 +54,12 @@ LINK_FILES = (
     "-shared",
 )
 
-UNITS = {
-    "operators": (
-        "dispatch",
-        "operator_facts",
-        "real_values",
-        "takeover",
-        "api",
-        "kernels",
-        "value_kernels",
-        "fast_kernels",
-        "host",
-        "contents",
-        "device_tensors",
-        "matrix_products",
-    ),
-    "device": (
-        "host_pages",
-        "blocks",
-        "block_log",
-        "caching_allocator",
-        "caching_allocator_segments",
-        "device",
-        "attention",
-        "attention_costs",
-        "attention_cudnn",
-        "attention_efficient",
-        "attention_flash",
-        "run_state",
-        "clock",
-        "streams",
-        "host_work",
-        "timing",
-    ),
-}
+UNITS = {name: tuple(files) for name, files in table_of(__file__)["units"].items()}
 """Files that are compiled as one source, since torch's headers take most of the time; all units take as long.
 
 Names in the anonymous namespaces of a unit differ.
 """
 TOGETHER_SOURCES = ("together", "streams", "clock")
-COMPILING_CPU_SECONDS = 50
-"""Measured with g++ 12 against torch 2.13."""
 
 
 def torch_folder() -> Path:
@@ -132,7 +97,7 @@ def built_library() -> Path:
     def make(library: Path) -> None:
         fits = _RELEASE.fullmatch(version) is not None
         if not (fits and _brought(library, prebuilt_folder(version, strings), torch)):
-            console.note(f"Building the virtual device for torch {version} (once, {_how_long()})")
+            console.note(f"Building the virtual device for torch {version} (once, about a minute)")
             compile_library(library, torch)
 
     return _built(folder / LIBRARY, make)
@@ -220,16 +185,9 @@ def _brought(library: Path, prebuilt: Path, torch: Path | None) -> bool:
     return True
 
 
-def _how_long() -> str:
-    minutes = math.ceil(COMPILING_CPU_SECONDS / 60 / (os.cpu_count() or 1))
-    return "about a minute" if minutes == 1 else f"about {minutes} minutes"
-
-
 def _compiler_name() -> str:
     """As in make: CXX may hold options, or a program in front such as ccache."""
-    return os.environ.get("CXX") or next(
-        (name for name in ("g++", "c++", "clang++") if shutil.which(name)), "g++"
-    )
+    return os.environ.get("CXX") or next((name for name in ("g++", "c++", "clang++") if shutil.which(name)), "g++")
 
 
 def _compiler() -> list[str]:
@@ -255,35 +213,32 @@ def compile_library(library: Path, torch: Path) -> None:
     strings = strings_of(torch)
     parts = library.parent / "parts"  # kept for the next time if this is interrupted
     make_folder(parts)
-
-    def compile_unit(name: str) -> Path:
-        source, target = parts / f"{name}.cpp", parts / f"{name}.o"
-        if not target.is_file():
-            write_file(source, "".join(f'#include "{SOURCES / file}.cpp"\n' for file in UNITS[name]))
-            beside = target.with_suffix(".begun")
-            arguments = [*COMPILE, strings, *includes, "-c", str(source), "-o", str(beside)]
-            _check(compilers.run([*compiler, *arguments]))
-            beside.replace(target)
-        return target
-
-    def run(*command: str) -> None:
-        compilers.call(lambda: _check(compilers.run([*compiler, *command])))
-
+    objects = {name: parts / f"{name}.o" for name in UNITS}
+    compiling = {}
+    for name in (name for name in UNITS if not objects[name].is_file()):
+        source = parts / f"{name}.cpp"
+        write_file(source, "".join(f'#include "{SOURCES / file}.cpp"\n' for file in UNITS[name]))
+        begun = objects[name].with_suffix(".begun")
+        compiling[name] = [*compiler, *COMPILE, strings, *includes, "-c", str(source), "-o", str(begun)]
     linked, driver, together = parts / LIBRARY, parts / NO_DRIVER, parts / TOGETHER
+    sources = [str(SOURCES / f"{name}.cpp") for name in TOGETHER_SOURCES]
     # Where they lie is not written down: whoever opens this has opened the installed torch before.
     libraries = ["-L", str(torch / "lib"), "-lc10", "-ltorch_cpu"]
+    linking = {
+        LIBRARY: [*compiler, *LINK, "-o", str(linked), *map(str, objects.values()), *libraries],
+        NO_DRIVER: [*compiler, *LINK_NO_DRIVER, "-o", str(driver), str(SOURCES / "no_driver.cpp")],
+        TOGETHER: [*compiler, *COMPILE, *LINK, "-o", str(together), *sources],
+    }
     try:
         # The bar first: it imports much, and Ctrl-C within an import ends Python without an exit code.
-        with console.progress(transient=True) as bar, Compilers(parts) as compilers:
-            task = bar.add_task("Compiling", total=len(UNITS), note="")
-            compiled = [compilers.start(functools.partial(compile_unit, name)) for name in UNITS]
-            for _ in bar.track(as_they_end(compiled), task_id=task):
-                pass
-            objects = [str(one.result()) for one in compiled]
-            run(*LINK, "-o", str(linked), *objects, *libraries)
-            run(*LINK_NO_DRIVER, "-o", str(driver), str(SOURCES / "no_driver.cpp"))
-            sources = [str(SOURCES / f"{name}.cpp") for name in TOGETHER_SOURCES]
-            run(*COMPILE, *LINK, "-o", str(together), *sources)
+        with console.progress(transient=True) as bar:
+            task = bar.add_task("Compiling", total=len(compiling), note="")
+            with closing(run_together(compiling, parts)) as ended:
+                for name, outcome in ended:
+                    _check(outcome)
+                    objects[name].with_suffix(".begun").replace(objects[name])
+                    bar.update(task, advance=1)
+            _run(linking, parts)
     except (KeyboardInterrupt, SystemExit):
         console.note("Stopped; the next rehearsal goes on with what is compiled")
         raise
@@ -295,9 +250,7 @@ def compile_library(library: Path, torch: Path) -> None:
 
 def strings_of(torch: Path) -> str:
     """Says to the compiler which std::string torch has: that of C++11, unlike the registry's before 2.7."""
-    takes_an_old_one = (
-        b"_ZN3c105ErrorC1ENS_14SourceLocationESs"  # c10::Error::Error(c10::SourceLocation, std::string)
-    )
+    takes_an_old_one = b"_ZN3c105ErrorC1ENS_14SourceLocationESs"  # c10::Error::Error(c10::SourceLocation, std::string)
     is_new = takes_an_old_one not in (torch / "lib" / "libc10.so").read_bytes()
     return f"-D_GLIBCXX_USE_CXX11_ABI={int(is_new)}"
 
@@ -308,9 +261,14 @@ def compile_files_library(library: Path) -> None:
     with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
         linked = Path(scratch, FILES)
         command = [*_compiler(), *COMPILE, *LINK_FILES, "-o", str(linked), *sources, "-ldl"]
-        with Compilers(Path(scratch)) as compilers:
-            _check(compilers.call(lambda: compilers.run(command)))
+        _run({FILES: command}, Path(scratch))
         linked.replace(library)
+
+
+def _run(commands: Mapping[str, Sequence[str]], scratch: Path) -> None:
+    with closing(run_together(commands, scratch)) as ended:
+        for _, outcome in ended:
+            _check(outcome)
 
 
 def _check(outcome: subprocess.CompletedProcess[str]) -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
 from typing import Any
 
-Signatures = Mapping[str, tuple[Any, list[Any]]]
-"""Result and argument types, by the names of functions that share them, between spaces."""
+from zerokit.tables import table_of
+
+_TYPES: dict[str, Any] = {
+    **{"int": ctypes.c_int, "long": ctypes.c_int64, "double": ctypes.c_double},
+    **{"text": ctypes.c_char_p, "pointer": ctypes.c_void_p, "": None},
+}
 
 
-def declare(library: ctypes.CDLL, prefix: str, signatures: Signatures) -> None:
-    """Set the types of functions, whose full names begin with `prefix`."""
-    for names, (result, arguments) in signatures.items():
-        for name in names.split():
-            function = getattr(library, f"{prefix}{name}")
-            function.restype, function.argtypes = result, arguments
+def declare(library: ctypes.CDLL, prefix: str) -> None:
+    """Set the types of the functions whose names begin with `prefix`: arguments, and the result after ``->``."""
+    for name, signature in table_of(__file__)[prefix].items():
+        arguments, _, result = signature.partition("->")
+        function = getattr(library, f"{prefix}{name}")
+        function.argtypes = [_TYPES[word] for word in arguments.split()]
+        function.restype = _TYPES[result.strip()]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import CodeType
 from typing import Any, NamedTuple
 
-from zerokit.rehearsal.native.c_functions import Signatures, declare
+from zerokit.rehearsal.native.c_functions import declare
 
 
 class WorkKind(enum.IntEnum):
@@ -64,31 +64,12 @@ class _Cost(ctypes.Structure):
 _ASKER = ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_int64), ctypes.c_int64, ctypes.POINTER(_Cost))
 _CODE_COST = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.py_object)
 _OF_NO_TIME = -1
-_INTEGER, _LONG, _TEXT, _POINTER = ctypes.c_int, ctypes.c_int64, ctypes.c_char_p, ctypes.c_void_p
-_SIGNATURES: Signatures = {
-    "start advance synchronize": (None, [_LONG]),
-    "ask": (None, [_ASKER]),
-    "ask_again keep_acts synchronize_all": (None, []),
-    "driver_costs": (None, [_LONG, _LONG, _LONG]),
-    "set_timing synchronize_stream": (None, [_INTEGER]),
-    "now read act_count span_count": (_LONG, []),
-    "work_on_host": (None, [_INTEGER, _TEXT, _LONG]),
-    "submit": (None, [_INTEGER, _INTEGER, _TEXT, _LONG, _INTEGER]),
-    "copy_acts copy_spans": (None, [_POINTER, _LONG]),
-    "record": (_LONG, [_INTEGER]),
-    "wait": (None, [_INTEGER, _LONG]),
-    "has_happened": (_INTEGER, [_LONG]),
-    "time_of": (_LONG, [_LONG]),
-    "streams": (_LONG, [_POINTER, _LONG]),
-}
-"""Of the functions of native/timing.cpp."""
 
 
 class Clock:
     """Virtual time of the rank: of the host, which submits work, and of the streams, which do it in order.
 
     Args:
-        library: the loaded library.
         beside_collective: factor by which kernels take longer while a collective runs on another stream.
     """
 
@@ -98,7 +79,7 @@ class Clock:
         """In thousandths."""
         self._asker: Any = None  # ctypes does not keep callbacks alive
         self._code_cost: Any = None
-        declare(library, "zk_clock_", _SIGNATURES)
+        declare(library, "zk_clock_")
         library.zk_clock_start(self.beside_collective)
 
     def set_operator_costs(self, cost: Callable[[Sequence[int]], Cost]) -> None:
@@ -118,9 +99,7 @@ class Clock:
         """What cudaMalloc costs the host, besides for each GiB, and cudaFree."""
         self.library.zk_clock_driver_costs(reserve, reserve_gib, give_back)
 
-    def count_host_work(
-        self, cost: Callable[[CodeType], int | None], *, node_made: int, node_run: int
-    ) -> bool:
+    def count_host_work(self, cost: Callable[[CodeType], int | None], *, node_made: int, node_run: int) -> bool:
         """Have the host take time for Python and autograd (`native/host_work.cpp`).
 
         Args:

@@ -5,87 +5,54 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+import tempfile
+import time
+from collections.abc import Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import TypeVar
+from typing import IO
 
-_Result = TypeVar("_Result")
-_WAKES = 0.5
-"""Seconds. A signal that comes just before a thread begins to wait for a lock does not end its waiting."""
+_PAUSE = 0.05
+"""Seconds between looks for compilers that have ended."""
 
 
-class Compilers:
-    """Runs as many compilers as there are CPUs. As a context manager it ends them at an early exit.
+def run_together(
+    commands: Mapping[str, Sequence[str]], scratch: Path
+) -> Generator[tuple[str, subprocess.CompletedProcess[str]], None, None]:
+    """Run as many commands at once as there are CPUs; yield name and result of each as it ends.
 
-    Args:
-        scratch: for their temporary files, which a killed compiler leaves.
+    All of them have ended when the iterator is closed, which a signal's exception has to do (`contextlib.closing`).
+
+    Raises:
+        OSError: a command cannot be started.
     """
+    waiting = list(commands)
+    running: dict[str, tuple[subprocess.Popen[bytes], IO[bytes]]] = {}
+    environment = {**os.environ, "TMPDIR": str(scratch)}
 
-    def __init__(self, scratch: Path) -> None:
-        self._environment = {**os.environ, "TMPDIR": str(scratch)}
-        self._pool = ThreadPoolExecutor(os.cpu_count() or 1)
-        self._lock = threading.Lock()
-        self._running: set[subprocess.Popen[str]] = set()
-        self._is_left = False
+    def start(name: str) -> None:
+        errors: IO[bytes] = tempfile.TemporaryFile(dir=scratch)  # noqa: SIM115 - read when it ends
+        # A group of its own: g++ leaves what it started running when it is ended itself.
+        process = subprocess.Popen(commands[name], env=environment, stdout=errors, stderr=errors, process_group=0)
+        running[name] = process, errors
 
-    def __enter__(self) -> Compilers:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._lock:  # so that none is just being started
-            self._is_left = True
-            for process in self._running:
-                if process.poll() is None:
-                    with suppress(ProcessLookupError):
-                        os.killpg(process.pid, signal.SIGKILL)
-        self._pool.shutdown(cancel_futures=True)
-
-    def start(self, function: Callable[[], _Result]) -> Future[_Result]:
-        """Call a function that uses :meth:`run`, once a CPU is free.
-
-        Signals find the main thread waiting in :func:`as_they_end`, never within a call.
-        """
-        return self._pool.submit(function)
-
-    def call(self, function: Callable[[], _Result]) -> _Result:
-        """As :meth:`start`, and wait for what it returns or raises."""
-        return next(as_they_end([self.start(function)]))
-
-    def run(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-        """Run `command` to its end, or to that of the context.
-
-        Raises:
-            OSError: it cannot be started.
-        """
-        with self._lock:
-            if self._is_left:
-                return subprocess.CompletedProcess(command, -signal.SIGKILL, "", "")
-            # A group of its own: g++ leaves what it started running when it is ended itself.
-            process = subprocess.Popen(
-                command,
-                env=self._environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                process_group=0,
-            )
-            self._running.add(process)
-        stdout, stderr = process.communicate()
-        with self._lock:
-            self._running.remove(process)
-        return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
-
-
-def as_they_end(calls: Sequence[Future[_Result]]) -> Iterator[_Result]:
-    """What they return, or raise; a signal's handler runs within half a second."""
-    pending = set(calls)
-    while pending:
-        ended, pending = wait(pending, _WAKES, FIRST_COMPLETED)
-        for one in ended:
-            yield one.result()
+    # Python handles signals in the main thread: none comes between the start of a compiler and the note that it
+    # runs. Blocking them is not enough, since any other thread takes them for the process.
+    starter = ThreadPoolExecutor(1)
+    try:
+        while waiting or running:
+            while waiting and len(running) < (os.cpu_count() or 1):
+                starter.submit(start, waiting.pop(0)).result()
+            time.sleep(_PAUSE)
+            for name in [name for name, (process, _) in running.items() if process.poll() is not None]:
+                process, errors = running.pop(name)
+                errors.seek(0)
+                printed = errors.read().decode(errors="replace")
+                yield name, subprocess.CompletedProcess(commands[name], process.returncode, "", printed)
+    finally:
+        starter.shutdown(cancel_futures=True)
+        for process, _ in running.values():
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()

@@ -156,10 +156,17 @@ void compute(const c10::OperatorHandle& op, const OperatorFacts& facts, const st
   }
 }
 
+// A mask for attention (0 and -inf) made of one of booleans: large, and nothing reads its values.
+bool makes_large_floats(const std::vector<IValue>& arguments) {
+  const Tensor& chosen = arguments[1].toTensor();
+  return chosen.is_floating_point() && arguments[0].toTensor().numel() * chosen.itemsize() >= kSmallBytes;
+}
+
 bool can_compute(const OperatorFacts& facts, const std::vector<IValue>& arguments) {
   if (run_state().compute_everything) return true;
   if (!facts.has_cpu_kernel) return false;
   if (facts.draws_without_generator) return false;
+  if (facts.is_choice && makes_large_floats(arguments)) return false;
   bool computable = true;
   for (size_t index = 0; index < arguments.size() && computable; ++index) {
     for_each_tensor(arguments[index], [&](const Tensor& tensor) {

@@ -60,6 +60,7 @@ OperatorFacts learn(const c10::OperatorHandle& op) {
     facts.is_out.push_back(arguments[index].is_out());
     if (arguments[index].name() == "generator") facts.generator = static_cast<int>(index);
   }
+  facts.is_choice = schema.name() == "aten::where" && schema.arguments().size() == 3;
   facts.draws_without_generator = op.hasTag(at::Tag::nondeterministic_seeded) && facts.generator < 0;
   facts.only_writes = true;
   for (const auto& result : schema.returns()) {

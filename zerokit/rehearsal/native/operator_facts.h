@@ -19,6 +19,7 @@ struct OperatorFacts {
   bool only_writes = false;     // every result is one of the arguments
   bool overwrites = false;      // reads nothing of what it writes: fills and random numbers
   bool small_result_is_true = false;
+  bool is_choice = false;       // aten::where
   bool is_foreign = false;      // neither torch's nor of a library that has the same operators on CUDA
   int generator = -1;
   std::vector<bool> written;    // by argument

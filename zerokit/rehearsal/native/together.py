@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zerokit.rehearsal.native.build import TOGETHER, built_library
-from zerokit.rehearsal.native.c_functions import Signatures, declare
+from zerokit.rehearsal.native.c_functions import declare
 from zerokit.rehearsal.native.clock import SIZE_OF_ACT
 from zerokit.rehearsal.recording import SPAN
 
@@ -20,17 +20,8 @@ if TYPE_CHECKING:
     Array = numpy.ndarray[Any, Any]
 
 
-_INTEGER, _LONG, _POINTER = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p
 _SUBMIT = 0
 """The kind of an act that gives a stream work (`clock.h`)."""
-_SIGNATURES: Signatures = {
-    "new": (_POINTER, [_LONG, _POINTER, _LONG]),
-    "add": (None, [_POINTER, ctypes.c_char_p, _LONG, _POINTER]),
-    "play delete": (None, [_POINTER]),
-    "given_up": (_LONG, [_POINTER]),
-    "span_count event_count host_count": (_LONG, [_POINTER, _INTEGER]),
-    "copy_spans copy_events copy_hosts": (None, [_POINTER, _INTEGER, _POINTER]),
-}
 
 
 class RankActs(NamedTuple):
@@ -75,11 +66,7 @@ class Played(NamedTuple):
     """Collectives that began without all of their ranks, because otherwise no rank could go on."""
 
     def time_of_host(self, times: Array) -> Array:
-        """Convert times of the CPU from the rank alone to the ranks together.
-
-        Args:
-            times: nanoseconds when the rank was alone, in ascending order.
-        """
+        """Convert times of the CPU from the rank alone to the ranks together."""
         import numpy
 
         alone, together = numpy.concatenate([[[0, 0]], self.hosts]).T
@@ -92,14 +79,12 @@ def play(ranks: Sequence[RankActs], sizes: Sequence[int], beside_collective: flo
     """Simulate ranks that wait for each other; returns the timeline of each.
 
     Args:
-        ranks: the acts of each.
-        sizes: the number of ranks of each collective.
         beside_collective: factor by which kernels take longer while a collective runs on another stream.
     """
     import numpy
 
     library = ctypes.CDLL(str(built_library().with_name(TOGETHER)))
-    declare(library, "zk_together_", _SIGNATURES)
+    declare(library, "zk_together_")
     size_of = (ctypes.c_int32 * len(sizes))(*sizes)
     together = library.zk_together_new(round(1000 * beside_collective), size_of, len(sizes))
     try:

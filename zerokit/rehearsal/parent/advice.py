@@ -124,13 +124,8 @@ def smaller(report: RehearsalReport) -> Iterator[Candidate]:
         for higher in sorted({zero.stage + 1, 3}):
             if zero.stage < higher <= 3:
                 yield _set(f"ZeRO stage {higher}", stage=higher)
-    if zero.stage >= 1 and not zero.offloads("offload_optimizer"):
-        offload = _set("optimizer on the host", offload_optimizer__device="cpu")
-        keys = {**offload.ds_config, "zero_force_ds_cpu_optimizer": False}
-        as_made = Candidate("optimizer on the host, as the script makes it", _as_json(keys), keys)
-        yield replace(offload, otherwise=as_made)
-    if zero.stage == 3 and not zero.offloads("offload_param") and _share(report, "parameters") > 0.02:
-        yield _set("parameters on the host", offload_param__device="cpu")
+    if not _lacks_activations(report):
+        yield from _offloads(report, zero)
     if report.recomputed < _HAS_CHECKPOINTS and _share(report, "activations", "other") > 0.1:
         yield Candidate(
             "gradient checkpointing",
@@ -144,6 +139,8 @@ def smaller(report: RehearsalReport) -> Iterator[Candidate]:
             "half train_micro_batch_size_per_gpu, twice gradient_accumulation_steps",
             micro_batch_factor=0.5,
         )
+    if _lacks_activations(report):
+        yield from _offloads(report, zero)
     if zero.stage > 0 and _share(report, "buffers", "gradients", "other") > 0.05:
         if zero.number("reduce_bucket_size") > _SMALL_BUCKET:
             yield _set("smaller reduce buckets", reduce_bucket_size=_SMALL_BUCKET)
@@ -153,6 +150,35 @@ def smaller(report: RehearsalReport) -> Iterator[Candidate]:
     if zero.stage > 0:
         how = f"{report.world_size * 2} GPUs, same micro-batch size"
         yield Candidate("twice the GPUs", how, num_gpus_factor=2)
+
+
+def _offloads(report: RehearsalReport, zero: _Zero) -> Iterator[Candidate]:
+    if zero.stage >= 1 and not zero.offloads("offload_optimizer"):
+        offload = _set("optimizer on the host", offload_optimizer__device="cpu")
+        keys = {**offload.ds_config, "zero_force_ds_cpu_optimizer": False}
+        as_made = Candidate("optimizer on the host, as the script makes it", _as_json(keys), keys)
+        yield replace(offload, otherwise=as_made)
+    if zero.stage == 3 and not zero.offloads("offload_param") and _share(report, "parameters") > 0.02:
+        yield _set("parameters on the host", offload_param__device="cpu")
+
+
+def _lacks_activations(report: RehearsalReport) -> bool:
+    """Whether the run does not fit, and would without its activations."""
+    without = report.fit.low_bytes - report.device.at_peak.get("activations", 0)
+    return report.fit.verdict in NEGATIVE and without <= report.fit.gpu_memory_bytes
+
+
+def only_named(report: RehearsalReport) -> Iterator[NotRehearsed]:
+    """What keeps fewer activations where they do not fit, and needs a change of the script."""
+    if not _lacks_activations(report):
+        return
+    if report.world_size > 1:
+        why = "divides activations among GPUs; write parallel: {sequence: N} in a recipe of zerokit train, or give"
+        why += " accelerate ParallelismConfig(sp_backend='deepspeed', sp_size=N), with ZeRO stage 3"
+        yield NotRehearsed(change="sequence parallelism", why=why)
+    why = "computes the logits of a part of the tokens at a time; write task.chunked_loss: true in a recipe, or use"
+    why += " Liger's fused loss or DeepSpeed's TiledFusedLogitsLoss"
+    yield NotRehearsed(change="tiled loss", why=why)
 
 
 def _share(report: RehearsalReport, *categories: str) -> float:
@@ -212,25 +238,20 @@ def advise(
     folder: Path,
     rehearse: Callable[[RehearsalJob, threading.Event], RehearsalReport],
     of: Iterable[Candidate] | None = None,
-) -> tuple[list[Advice], list[NotRehearsed]]:
+) -> Outcome:
     """Rehearse what may help, two changes at a time, and keep what helps most.
 
     Needed memory and the change that is tried are printed on stderr, because this may take long.
 
     Args:
-        report: of the run as it is.
-        job: of the run as it is.
-        folder: for the files of the further rehearsals.
         rehearse: gives the report of a job, or raises ZerokitError if it cannot be rehearsed. It ends once
             the event is set.
         of: the changes to try; None: all that may help, and two or three of them together where none of them
             makes the run fit.
 
-    Raises:
-        AdviceInterrupted: Ctrl-C.
-
     Returns:
-        The most helpful changes first, and the changes that could not be rehearsed. If time is known and the
+        The most helpful changes first, and the changes that could not be rehearsed; after Ctrl-C, what is
+        known by then. If time is known and the
         run fits, up to five changes that make tokens faster come first; changes that save memory fill up to
         five, or are two if that is more. Changes that gain 1 % or less are left out unless they make the run
         fit, and so are changes that the host cannot hold.
@@ -242,32 +263,34 @@ def advise(
         has = format_bytes(report.fit.gpu_memory_bytes)
         host = "" if _host_holds(report) else ", and the host has too little"
         note(f"{report.fit.verdict}: a GPU needs {needs} of {has}{host}. Now changes are rehearsed")
+    interrupted = False
     try:
         trials.run(chosen)
         if of is None and report.fit.verdict in NEGATIVE:
             for combined in combinations_of(report, trials.found):
                 trials.run([combined])
-                if trials.found[-1:] and trials.found[-1].is_fitting(combined):
+                last = trials.found[-1]
+                if last.candidate is combined and last.advice.verdict not in NEGATIVE:
                     break
     except KeyboardInterrupt:
-        raise AdviceInterrupted(*trials.outcome()) from None
-    return trials.outcome()
+        interrupted = True
+    best = _best(report, [one.advice for one in trials.found])
+    named = only_named(report) if of is None else ()
+    return Outcome(best, [*named, *sorted(trials.failed, key=lambda one: one.change)], interrupted)
 
 
-class AdviceInterrupted(KeyboardInterrupt):
-    """Ctrl-C while changes were rehearsed; it has what is known by then, as :func:`advise` returns it."""
+class Outcome(NamedTuple):
+    """What came of rehearsing changes, by the names of the report."""
 
-    def __init__(self, advice: list[Advice], failed: list[NotRehearsed]) -> None:
-        super().__init__()
-        self.advice, self.failed = advice, failed
+    advice: list[Advice]
+    not_rehearsed: list[NotRehearsed]
+    interrupted: bool
+    """Whether Ctrl-C ended it."""
 
 
 class _Found(NamedTuple):
     candidate: Candidate
     advice: Advice
-
-    def is_fitting(self, candidate: Candidate) -> bool:
-        return self.candidate is candidate and self.advice.verdict not in NEGATIVE
 
 
 class _Trials:
@@ -283,12 +306,7 @@ class _Trials:
         self._report, self._job, self._folder, self._rehearse = report, job, folder, rehearse
         self._begun = 0
         self.found: list[_Found] = []
-        self._failed: list[NotRehearsed] = []
-
-    def outcome(self) -> tuple[list[Advice], list[NotRehearsed]]:
-        """As of :func:`advise`."""
-        advice = _best(self._report, [one.advice for one in self.found])
-        return advice, sorted(self._failed, key=lambda one: one.change)
+        self.failed: list[NotRehearsed] = []
 
     def run(self, chosen: list[Candidate]) -> None:
         """Rehearse changes, two at a time; a line on stderr has the result of each."""
@@ -325,13 +343,13 @@ class _Trials:
 
     def _keep(self, candidate: Candidate, changed: RehearsalReport | ZerokitError) -> None:
         if isinstance(changed, ZerokitError):
-            self._failed.append(NotRehearsed(change=candidate.change, why=changed.message))
+            self.failed.append(NotRehearsed(change=candidate.change, why=changed.message))
         elif candidate.micro_batch_factor != 1 and _has_same_batch(self._report, changed):
             why = (
                 "the first batch is as large as before: of one example, or not of a size "
                 "that the script gives a DataLoader"
             )
-            self._failed.append(NotRehearsed(change=candidate.change, why=why))
+            self.failed.append(NotRehearsed(change=candidate.change, why=why))
         elif _host_holds(changed):
             advice = _advice(candidate, self._report, changed)
             self.found.append(_Found(candidate, advice))

@@ -23,9 +23,8 @@ from zerokit.rehearsal.native.build import TESTED
 from zerokit.rehearsal.parent.file_overlay import FileOverlay
 from zerokit.rehearsal.recording import Recording
 from zerokit.rehearsal.report.report import FileChanges
-from zerokit.rehearsal.worker import stacks
-from zerokit.rehearsal.worker.doing import doing
 from zerokit.rehearsal.worker.guard import GuardedProcess
+from zerokit.rehearsal.worker.progress import ask, doing
 from zerokit.units import format_seconds, quantity
 
 WORKER = "zerokit.rehearsal.worker.run"
@@ -72,13 +71,7 @@ class Output(Enum):
 class Worker:
     """One rank that is being rehearsed. As a context manager it leaves no process behind."""
 
-    def __init__(
-        self,
-        job: RehearsalJob,
-        output: Output,
-        *,
-        environment: dict[str, str] | None = None,
-    ) -> None:
+    def __init__(self, job: RehearsalJob, output: Output, *, environment: dict[str, str] | None = None) -> None:
         self.job = job
         self._output = output
         self._log = Path(job.recording_file).with_suffix(".log")
@@ -129,11 +122,9 @@ class Worker:
         try:
             code = self._process.wait(left)
         except subprocess.TimeoutExpired:
-            place = stacks.ask(self.job.recording_file)
+            place = ask(self.job.recording_file)
             message = "the rehearsal did not end in the time allowed"
-            self._fail(
-                f"{message}: it is at {place}" if place else message, "Raise --timeout, or lower --steps"
-            )
+            self._fail(f"{message}: it is at {place}" if place else message, "Raise --timeout, or lower --steps")
         recording = saved_recording(self.job)
         if code == WorkerExit.DONE and recording is not None:
             return recording
@@ -161,9 +152,7 @@ class Worker:
                 f"Install a version that zerokit is tested with: torch {TESTED}",
             )
         ending = f"with exit code {code}" if code else "without a recording"
-        self._fail(
-            f"internal error: the rehearsal ended {ending}", "Please report this with the output above"
-        )
+        self._fail(f"internal error: the rehearsal ended {ending}", "Please report this with the output above")
 
     def _explained_error(self) -> ZerokitError:
         line = self._last_line().removeprefix("zerokit: error: ")

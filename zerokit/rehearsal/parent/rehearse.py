@@ -30,7 +30,7 @@ from zerokit.rehearsal.scratch import scratch_folder
 from zerokit.rehearsal.stand_ins.packages import packages_named
 from zerokit.rehearsal.watching.overrides import check_overrides
 from zerokit.rehearsal.worker.launchers import no_such_module
-from zerokit.reporting.plots import check_plot
+from zerokit.reporting.page import check_picture
 from zerokit.stop_signals import exit_on_signals
 from zerokit.validation import bind_arguments, check_types
 
@@ -51,7 +51,7 @@ def _with_options_of(
             check_types(bound.arguments, get_type_hints(RehearsalOptions))
             return run(options(*arguments, **given))
 
-        lines = "".join(f"    {name}: {one.help}\n" for name, (_, one) in described(RehearsalOptions).items())
+        lines = "".join(f"    {name}: {one['help']}\n" for name, (_, one) in described(RehearsalOptions).items())
         accept.__doc__ = inspect.cleandoc(run.__doc__ or "") + f"\n\nArgs:\n{lines}"
         accept.__signature__ = signature  # type: ignore[attr-defined]
         return accept
@@ -134,9 +134,7 @@ def _check(options: RehearsalOptions) -> None:
     if options.ds_config_overrides:
         check_overrides(options.ds_config_overrides)
     if options.timeout is not None and options.timeout <= 0:
-        raise ZerokitError(
-            f"{options.timeout:g} seconds are none", where="--timeout", hint="Give more than 0"
-        )
+        raise ZerokitError(f"{options.timeout:g} seconds are none", where="--timeout", hint="Give more than 0")
     if options.network_gbit_s is not None and options.network_gbit_s <= 0:
         message = f"{options.network_gbit_s:g} Gbit/s are no network"
         raise ZerokitError(message, where="--network", hint="Write it like 25")
@@ -146,7 +144,7 @@ def _check(options: RehearsalOptions) -> None:
     for name in DRAWINGS:
         if (file := getattr(options, name)) is not None:
             if name in ("plot", "timeline"):
-                check_plot(Path(file), f"--{name}")
+                check_picture(file, f"--{name}")
             check_writable(Path(file), follow_links=True)
     only_timed = {
         "--real-time": options.real_time,
@@ -157,6 +155,9 @@ def _check(options: RehearsalOptions) -> None:
     for option, given in only_timed.items():
         if given and not options.time:
             raise ZerokitError("there is no virtual time", where=option, hint="Add --time")
+    if options.with_data_time and not (options.scan_seconds and options.steps != 0):
+        message, hint = "the search of the data measures it, and is skipped", "Leave out --scan 0 and --steps 0"
+        raise ZerokitError(message, where="--with-data-time", hint=hint)
 
 
 def _card(options: RehearsalOptions, run: Cluster) -> tuple[Gpu, dict[str, Any] | None]:

@@ -16,8 +16,8 @@ from zerokit.hardware.cluster import Cluster
 from zerokit.lint import check_config
 from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.native.build import built_library
-from zerokit.rehearsal.parent.advice import AdviceInterrupted, precision
 from zerokit.rehearsal.parent.advice import advise as rehearse_changes
+from zerokit.rehearsal.parent.advice import precision
 from zerokit.rehearsal.parent.processes import (
     ExplainedError,
     NeedsEveryRankError,
@@ -74,11 +74,8 @@ def rehearse_and_report(
 
     Args:
         job: of the first rank; others are rehearsed too if it has an exchange folder.
-        cluster: which the run is judged on.
-        drawings: the files to draw.
         advise: whether to rehearse changes that would help; None: only if the run does not fit.
         timeout: seconds for the ranks of the run, and for those of each change.
-        output: of the script.
         show: is given the report before changes are rehearsed.
 
     Raises:
@@ -97,10 +94,10 @@ def rehearse_and_report(
             for found in config_findings(used, cluster, facts.data_parallel_ranks):
                 if found.severity == "error":  # which may be the reason
                     note(str(found))
-            drawings.write(recording, analyse(recording, job), job.device.total_bytes)
+            drawings.write(recording, analyse(recording, job))
         raise
     recordings, reports = _reports(rehearsed, job)
-    untimed = drawings.write(recordings[job.rank], reports[job.rank], job.device.total_bytes)
+    untimed = drawings.write(recordings[job.rank], reports[job.rank])
     report, fullest = _of_all_ranks(reports, rehearsed, cluster, job.script)
     ranks = recordings[job.rank].facts.data_parallel_ranks
     update = {"ds_config_findings": config_findings(report.run.ds_config, cluster, ranks)}
@@ -117,15 +114,8 @@ def rehearse_and_report(
         alone = not report.ranks and not report.roles and report.time is None
         rehearse_change = partial(_rehearse_change, job, cluster, timeout, alone)
         folder = Path(job.recording_file).parent
-        interrupted = False
-        try:
-            advice, failed = rehearse_changes(
-                fullest, job, folder, rehearse_change, None if in_full else cheap
-            )
-        except AdviceInterrupted as stopped:
-            advice, failed, interrupted = stopped.advice, stopped.failed, True
-        outcome = {"advice": advice, "not_rehearsed": failed, "interrupted": interrupted}
-        report = report.model_copy(update=outcome)
+        outcome = rehearse_changes(fullest, job, folder, rehearse_change, None if in_full else cheap)
+        report = report.model_copy(update=outcome._asdict())
     return report
 
 
@@ -177,11 +167,7 @@ def rehearse_roles(
 
 
 def _rehearse_roles(
-    first: RehearsalJob,
-    exchange: Path,
-    output: Output,
-    timeout: float | None,
-    stop: threading.Event | None,
+    first: RehearsalJob, exchange: Path, output: Output, timeout: float | None, stop: threading.Event | None
 ) -> RehearsedRanks:
     watch = RoleWatch(exchange, first.num_gpus)
     ranks = list(watch.update_roles())
@@ -254,9 +240,7 @@ def _check_trained(reports: list[RehearsalReport], script: str, hint: str | None
     """
     if not any(one.steps or one.run.ds_config is not None or one.device.peak_bytes for one in reports):
         raise ZerokitError(
-            "the script ended without training",
-            where=script,
-            hint=hint or "Pass the arguments that start training",
+            "the script ended without training", where=script, hint=hint or "Pass the arguments that start training"
         )
     idle = [report.run.idle_micro_steps for report in reports if report.fit.verdict != "does not fit"]
     if not idle or None in idle or idle[0] is None:

@@ -85,9 +85,7 @@ def _difference(group: str, first: _Rank, other: _Rank) -> str | None:
     surplus = its or own
     if surplus is None:
         mixed = _skipped(first, other, is_stuck=False)
-        return (
-            f"ZeRO-3 would take the parameters of one module for those of another: {mixed}" if mixed else None
-        )
+        return f"ZeRO-3 would take the parameters of one module for those of another: {mixed}" if mixed else None
     if its is None or own is None:
         lacking = first if its is None else other
         # In a step ranks wait for each other, except for asynchronous calls.
@@ -97,8 +95,7 @@ def _difference(group: str, first: _Rank, other: _Rank) -> str | None:
     skipped = _skipped(first, other)
     return (
         f"the cluster would wait for ever: rank {first.number} calls {_described(its)}, where "
-        f"rank {other.number}, of the same group, calls {_described(own)}"
-        + (f": {skipped}" if skipped else "")
+        f"rank {other.number}, of the same group, calls {_described(own)}" + (f": {skipped}" if skipped else "")
     )
 
 

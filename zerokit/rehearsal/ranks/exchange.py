@@ -221,9 +221,7 @@ class Exchange:
             if source not in by_source:
                 members = ranks if source in ranks else self._group_like(ranks, source, roles)
                 names = () if members is None else (f"{group_name(members, number)}.{call}",)
-                by_source[source] = self.wait_for(
-                    Awaited(source, names, operation, line, source == rank, is_async)
-                )
+                by_source[source] = self.wait_for(Awaited(source, names, operation, line, source == rank, is_async))
             values[rank] = found = by_source[source]
             is_own = isinstance(found, bytes) and found == value
             self.substituted += source != rank and found is not UNKNOWN and not is_own
@@ -360,8 +358,7 @@ class Exchange:
         expected = awaited.operation.replace("receive ", "send ", 1)
         if awaited.is_certain and operation != expected:
             raise self._stuck(
-                [(self.rank, awaited.operation, awaited.line), (awaited.rank, operation, line)],
-                "do not call the same",
+                [(self.rank, awaited.operation, awaited.line), (awaited.rank, operation, line)], "do not call the same"
             )
         if operation != expected:
             return self._unknown()
@@ -417,8 +414,7 @@ class Exchange:
         return RunError(
             f"the cluster would wait for ever, since these ranks {why}: {first}, {', '.join(others)}",
             where=calls[0][2],
-            hint=self._skipped_module(calls[1][0])
-            or "Let the ranks of a group make the same calls in the same order",
+            hint=self._skipped_module(calls[1][0]) or "Let the ranks of a group make the same calls in the same order",
         )
 
     def _publish_modules(self) -> None:
@@ -432,9 +428,7 @@ class Exchange:
         for _ in range(_LOOKS_FOR_MODULES):
             journal = self._journal(other)
             if MODULES in journal.entries:
-                return skipped_module(
-                    (self.rank, self.modules()), (other, journal.payload(journal.entries[MODULES]))
-                )
+                return skipped_module((self.rank, self.modules()), (other, journal.payload(journal.entries[MODULES])))
             time.sleep(_PAUSES[-1])
         return ""
 

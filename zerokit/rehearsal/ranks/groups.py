@@ -6,8 +6,9 @@ import json
 import linecache
 import re
 import sys
+import traceback
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
@@ -16,14 +17,9 @@ from typing import Any
 from zerokit.rehearsal.call_sites import is_in, is_own_code
 from zerokit.rehearsal.ranks.exchange import Exchange
 from zerokit.rehearsal.ranks.roles import GroupKind, Ranks
+from zerokit.tables import table_of
 
-_NAMES: dict[GroupKind, frozenset[str]] = {
-    "data": frozenset({"data", "dp", "ddp", "fsdp", "hsdp", "edp", "replicate", "replica", "shard", "zero"}),
-    "pipeline": frozenset({"pipe", "pipeline", "pp", "stage", "stages"}),
-    "sequence": frozenset({"sequence", "seq", "sp", "context", "cp", "ulysses", "ring"}),
-    "expert": frozenset({"expert", "experts", "ep", "moe"}),
-    "tensor": frozenset({"tensor", "tp", "model", "mp", "slice"}),
-}
+_NAMES: Mapping[GroupKind, Sequence[str]] = table_of(__file__)
 """Words in the names of groups of DeepSpeed, Megatron and torch's device meshes."""
 _PASSED_OVER = ("torch/distributed/", "deepspeed/comm/")
 
@@ -76,12 +72,10 @@ class Groups:
 
 def _maker() -> FrameType:
     """The frame that made the group: not of torch, which makes those of device meshes, nor of a wrapper."""
-    frame = sys._getframe(2)
-    while frame.f_back is not None:
+    for frame, _ in traceback.walk_stack(sys._getframe(2)):
         path = frame.f_code.co_filename
         if not is_own_code(path) and not any(is_in(path, folder) for folder in _PASSED_OVER):
             break
-        frame = frame.f_back
     return frame
 
 
@@ -99,7 +93,7 @@ def _holders(frame: FrameType) -> tuple[Any, ...]:
 def _kind(made: _NewGroup) -> GroupKind:
     for name in _names(made):
         words = set(re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()))
-        kinds = [kind for kind, known in _NAMES.items() if known & words]
+        kinds = [kind for kind, known in _NAMES.items() if words.intersection(known)]
         if kinds and (len(kinds) == 1 or kinds[0] == "data"):
             return kinds[0]
     return "unknown"

@@ -40,9 +40,7 @@ class RoleWatch:
         for rank in self.roles.rehearsed:
             self._journals.setdefault(rank, Journal(self._folder, rank))
         pairs = [f"{one} and {other}" for one, other in self._pairs]
-        self._own.write(
-            f"roles.{self._covered}", str(len(made)), *pairs, payload=self.roles.to_json().encode()
-        )
+        self._own.write(f"roles.{self._covered}", str(len(made)), *pairs, payload=self.roles.to_json().encode())
         return self.roles.rehearsed
 
     def close(self) -> list[str]:

@@ -129,8 +129,7 @@ def axes_of(groups: Iterable[tuple[str, GroupKind, Ranks]]) -> list[Axis]:
         else:
             found.append((where, [ranks], set(ranks), {kind}))
     return [
-        Axis(next(kind for kind in _FIRST_COUNTS if kind in kinds), tuple(members))
-        for _, members, _, kinds in found
+        Axis(next(kind for kind in _FIRST_COUNTS if kind in kinds), tuple(members)) for _, members, _, kinds in found
     ]
 
 
@@ -138,9 +137,7 @@ def find_roles(num_gpus: int, axes: Sequence[Axis], rehearsed: Iterable[int] = (
     """The roles that `axes` make; ranks in `rehearsed` are rehearsed already, and stay."""
     started = {0, num_gpus - 1, *rehearsed}
     left_out = []
-    splits = [
-        axis for axis in axes if axis.kind != "data" and (axis.kind, axis.size) != ("unknown", num_gpus)
-    ]
+    splits = [axis for axis in axes if axis.kind != "data" and (axis.kind, axis.size) != ("unknown", num_gpus)]
     signatures: list[tuple[str, ...]] = [()] * num_gpus
     together: list[Ranks] = []
     """Groups of which one rank of each role is rehearsed if any is."""
@@ -169,9 +166,7 @@ def find_roles(num_gpus: int, axes: Sequence[Axis], rehearsed: Iterable[int] = (
     )
 
 
-def _chosen(
-    signatures: Sequence[tuple[str, ...]], started: Iterable[int], together: Iterable[Ranks]
-) -> Ranks:
+def _chosen(signatures: Sequence[tuple[str, ...]], started: Iterable[int], together: Iterable[Ranks]) -> Ranks:
     """`started`, the first rank of each other role, and one of each role in their groups of `together`."""
     chosen = set(started)
 

@@ -67,12 +67,7 @@ def _difference(ranks: list[_Rank], rests: list[list[int]]) -> str:
     ran = [ranks[0].names[run // 2] for run in runs]
     parent = _parent(ran[0])
     comes_later = runs[1] in rests[0] or not rests[1], runs[0] in rests[1] or not rests[0]
-    if (
-        ranks[0].uses_zero3
-        and parent in ranks[0].lists
-        and parent == _parent(ran[1])
-        and not any(comes_later)
-    ):
+    if ranks[0].uses_zero3 and parent in ranks[0].lists and parent == _parent(ran[1]) and not any(comes_later):
         return (
             f"rank {ranks[0].number} runs '{ran[0]}' where rank {ranks[1].number} runs '{ran[1]}'. Call "
             "deepspeed.utils.set_z3_leaf_modules(model, [CLASS]) before deepspeed.initialize, with the class "
@@ -90,10 +85,7 @@ def _difference(ranks: list[_Rank], rests: list[list[int]]) -> str:
     )
 
 
-_STAGE_2 = (
-    ". ZeRO stage 2 helps only if the module is frozen: each rank has to have gradients of the same "
-    "parameters"
-)
+_STAGE_2 = ". ZeRO stage 2 helps only if the module is frozen: each rank has to have gradients of the same parameters"
 
 
 def _parent(name: str) -> str:

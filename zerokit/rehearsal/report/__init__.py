@@ -1,1 +1,1 @@
-"""From recordings to one report: figures, tables, plots and traces."""
+"""From recordings to one report: figures, tables, pictures and traces."""

@@ -22,17 +22,18 @@ from zerokit.rehearsal.recording import (
     peak_event,
 )
 from zerokit.rehearsal.report.judgements import precision_line, trains_in_fp32
+from zerokit.rehearsal.report.last_step import memory_curve
 from zerokit.rehearsal.report.report import (
     AllocatorMemory,
     Communication,
     DeviceMemory,
     Fit,
     HostMemory,
-    MadeUpResult,
     NvmeMemory,
     Overhead,
     RehearsalReport,
     RunFacts,
+    ScriptFacts,
     SiteMemory,
     StepMemory,
 )
@@ -131,13 +132,13 @@ def analyse(recording: Recording, job: RehearsalJob) -> RehearsalReport:
             *(doubts(time, facts.batches, costs) if time is not None and costs is not None else ()),
             *facts.gaps,
         ],
-        made_up=[MadeUpResult(what=what, site=site, count=times) for what, site, times in recording.made_up],
+        made_up=facts.made_up,
         suppressed=facts.suppressed,
         run=RunFacts(
             script=job.script,
             arguments=job.arguments,
             gpu=job.device.name,
-            **facts.model_dump(include=RunFacts.model_fields.keys() & RankFacts.model_fields.keys()),
+            **facts.model_dump(include=set(ScriptFacts.model_fields)),
         ),
         time=time,
     )
@@ -147,9 +148,7 @@ def _device(recording: Recording) -> DeviceMemory:
     running = recording.running_bytes(Space.DEVICE)
     peak = peak_event(running)
     alive = recording.alive(peak, Space.DEVICE)
-    allocator = {
-        kind: _allocator(recording.allocator[kind]) for kind in _SEGMENTS if kind in recording.allocator
-    }
+    allocator = {kind: _allocator(recording.allocator[kind]) for kind in _SEGMENTS if kind in recording.allocator}
     segments: Segments = "expandable" if recording.facts.expandable_segments else "ordinary"
     peak_bytes = max(0, int(running[peak])) if len(running) else 0
     return DeviceMemory(
@@ -167,6 +166,7 @@ def _device(recording: Recording) -> DeviceMemory:
         ],
         allocator=allocator,
         segments=segments,
+        curve=memory_curve(recording),
     )
 
 
@@ -193,11 +193,7 @@ def _by_phase(recording: Recording, running: Array) -> dict[str, int]:
     before = np.concatenate(([0], running[:-1])) if len(running) else running
     highest = np.maximum(running, before)
     phases = recording.events["phase"]
-    return {
-        name: int(highest[phases == code].max())
-        for code, name in enumerate(RUN_PHASES)
-        if (phases == code).any()
-    }
+    return {name: int(highest[phases == code].max()) for code, name in enumerate(RUN_PHASES) if (phases == code).any()}
 
 
 def _by_category(recording: Recording, alive: Array) -> dict[str, int]:

@@ -103,9 +103,7 @@ def _mean(
 
 
 def _differ(ranks: list[RankMemory]) -> bool:
-    figures = [
-        rank.model_dump(exclude={"rank", "peak_phase", "host_steady_bytes", "verdict"}) for rank in ranks
-    ]
+    figures = [rank.model_dump(exclude={"rank", "peak_phase", "host_steady_bytes", "verdict"}) for rank in ranks]
     for name in figures[0]:
         values = [held[name] for held in figures]
         if max(values) - min(values) > max(RANKS_DIFFER * max(values), MIB):
@@ -140,9 +138,7 @@ def _host_of_node(shown: RehearsalReport, reports: Mapping[int, RehearsalReport]
     return shown.host.model_copy(update=node)
 
 
-def _nvme_of_node(
-    shown: RehearsalReport, reports: Mapping[int, RehearsalReport], roles: Roles
-) -> NvmeMemory | None:
+def _nvme_of_node(shown: RehearsalReport, reports: Mapping[int, RehearsalReport], roles: Roles) -> NvmeMemory | None:
     found = [report.nvme for report in (shown, *reports.values()) if report.nvme is not None]
     if not found:
         return None

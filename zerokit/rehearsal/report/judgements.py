@@ -68,9 +68,7 @@ def whole_model_line(report: RehearsalReport) -> str | None:
     """That the run does not fit because each rank makes the whole model before ZeRO-3 partitions it."""
     whole, host = report.run.whole_model_bytes, report.fit.host
     on_node = whole * report.gpus_per_node
-    on_host = (
-        host is not None and host.verdict in NEGATIVE and on_node > _MOSTLY * report.host.per_node_peak_bytes
-    )
+    on_host = host is not None and host.verdict in NEGATIVE and on_node > _MOSTLY * report.host.per_node_peak_bytes
     on_gpu = report.fit.verdict in NEGATIVE and report.device.peak_phase == "init"
     if report.world_size == 1 or not whole or not (on_host or on_gpu):
         return None
@@ -91,9 +89,7 @@ def network_decides(time: TimeReport, costs: CardCosts) -> bool:
 
 def network_line(time: TimeReport, costs: CardCosts, by_network: Mapping[int, float]) -> str | None:
     """How long a step takes with other networks; None if they change little."""
-    if not any(
-        abs(taken - time.step_seconds) > _DIFFERS * time.step_seconds for taken in by_network.values()
-    ):
+    if not any(abs(taken - time.step_seconds) > _DIFFERS * time.step_seconds for taken in by_network.values()):
         return None
     share = time.breakdown.communication / time.step_seconds
     others = ", ".join(f"{_taken(seconds)} with {speed}" for speed, seconds in by_network.items())

@@ -59,8 +59,30 @@ class AllocatorMemory(Part):
     """Reserved beyond what is allocated, each at its own peak."""
 
 
-class DeviceMemory(Part):
-    """The GPU of one rank. Allocated bytes are ``torch.cuda.memory_allocated``."""
+class PhaseStretch(Part):
+    """A phase of a step; positions as in :class:`MemoryCurve`."""
+
+    phase: str
+    begin: float
+    end: float
+
+
+class MemoryCurve(Part):
+    """Allocated bytes over the last requested step, which was thinned to some 200 points."""
+
+    step: int
+    unit: Literal["seconds", "events"]
+    """Of positions, which begin at 0: virtual time, or allocations and releases if time was not rehearsed."""
+    end: float
+    at: list[float]
+    """The position of each point."""
+    bytes: dict[str, list[int]]
+    """Of each point, by category."""
+    phases: list[PhaseStretch]
+
+
+class RoleDevice(Part):
+    """The GPU of one rank in short. Allocated bytes are ``torch.cuda.memory_allocated``."""
 
     peak_bytes: int
     steady_bytes: int
@@ -68,6 +90,11 @@ class DeviceMemory(Part):
     reserved_peak_bytes: int
     """``torch.cuda.max_memory_reserved`` with the segments that the run asks for."""
     peak_phase: str
+
+
+class DeviceMemory(RoleDevice):
+    """The GPU of one rank."""
+
     peak_step: int
     """Optimizer steps completed before the peak."""
     by_phase: dict[str, int]
@@ -79,6 +106,8 @@ class DeviceMemory(Part):
     allocator: dict[Literal["ordinary", "expandable"], AllocatorMemory]
     segments: Literal["ordinary", "expandable"]
     """Which of the two PYTORCH_CUDA_ALLOC_CONF asks for."""
+    curve: MemoryCurve | None = None
+    """None without an optimizer step."""
 
 
 class HostMemory(Part):
@@ -132,15 +161,6 @@ class RankMemory(Part):
     host_steady_bytes: int
     pinned_bytes: int
     verdict: Verdict
-
-
-class RoleDevice(Part):
-    """As of :class:`DeviceMemory`."""
-
-    peak_bytes: int
-    steady_bytes: int
-    reserved_peak_bytes: int
-    peak_phase: str
 
 
 class RoleMemory(Part):
@@ -297,7 +317,7 @@ class KernelTime(Part):
     count: int
 
 
-class ReadingTime(Part):
+class DataTime(Part):
     """Reading and tokenising training batches, measured on this machine."""
 
     batch_seconds: float
@@ -309,13 +329,19 @@ class ReadingTime(Part):
     workers: int
     """Workers of the script's loader."""
     batches_of_step: int
-
-
-class DataTime(ReadingTime):
-    """Time to read data, and how many workers would hide it."""
-
-    workers_needed: int
+    workers_needed: int = 1
     """Workers that make a step's batches while a step runs."""
+
+
+class StreamWork(Part):
+    """The work of one kind on one stream in the step of the report; close work is merged."""
+
+    stream: str
+    kind: str
+    """A name of :data:`zerokit.reporting.work.WORK_WORDS`, which says what it means."""
+    begin: list[float]
+    """Seconds since the step began."""
+    end: list[float]
 
 
 class TimeReport(Part):
@@ -348,6 +374,8 @@ class TimeReport(Part):
     """None if the batches come from no DataLoader."""
     host_threads: int | None = None
     """Of each rank, for CPU work; None: as many as the machine has cores."""
+    streams: list[StreamWork] = Field(default_factory=list)
+    """At most some 300 spans."""
 
 
 class Advice(Part):
@@ -419,23 +447,30 @@ class FileChanges(Part):
     """Whether the kernel accepted the filter (seccomp) that prevents changes."""
 
 
-class RunFacts(Part):
-    """What was rehearsed, and with which versions."""
+class ScriptFacts(Part):
+    """What a rank reports of its script, as it is in its recording and in the report."""
 
-    script: str
-    arguments: list[str]
-    versions: dict[str, str]
-    ds_config: dict[str, Any] | None
-    stopped_after_steps: int | None
+    versions: dict[str, str] = Field(default_factory=dict)
+    """Installed versions by package."""
+    ds_config: dict[str, Any] | None = None
+    """As DeepSpeed read it; None without an engine."""
+    stopped_after_steps: int | None = None
     """None if the script came to its own end."""
-    gpu: str | None = None
-    """The virtual card, as torch names it."""
     refused_ds_config: dict[str, Any] | None = None
     """The last one that DeepSpeed refused."""
     idle_micro_steps: tuple[int, int] | None = None
     """Micro-steps done, of those that an optimizer step takes, if an engine made no optimizer step."""
     whole_model_bytes: int = 0
     """Of parameters that were not partitioned yet when a ZeRO-3 engine was made of them."""
+
+
+class RunFacts(ScriptFacts):
+    """What was rehearsed, and with which versions."""
+
+    script: str
+    arguments: list[str]
+    gpu: str | None = None
+    """The virtual card, as torch names it."""
 
 
 class RehearsalReport(Part):

@@ -19,8 +19,6 @@ from zerokit.rehearsal.recording import CATEGORY_CODES, Array, Recording, Space
 
 _PROTOCOL = 4
 """MemoryViz.js has an unpickler of its own, which knows the protocols 2 to 4."""
-_SMALL_SEGMENT = 2 * 2**20
-"""kSmallBuffer of c10/core/CachingDeviceAllocator.h."""
 _UNKNOWN = "unknown"
 """The viewer's name for no category. It fails if categories are given and this one is not among them."""
 _SITE = re.compile(r"(?P<filename>.*):(?P<line>\d+)(?: in (?P<name>.*))?")
@@ -100,26 +98,28 @@ def _trace(events: Array, blocks: _Blocks) -> list[Entry]:
 
 def _segments(recording: Recording, events: Array, blocks: _Blocks) -> list[Entry]:
     alive = recording.alive(len(recording.events) - 1, Space.DEVICE)
-    alive = alive[np.argsort(alive["address"], kind="stable")]
     segments = []
     for begin, end, stream in _stretches(events[events["bytes"] > 0]):
         inside = alive[(alive["address"] >= begin) & (alive["address"] < end)]
-        parts = _parts(begin, end, inside, blocks)
-        allocated = int(inside["bytes"].sum())
+        columns = (inside[name].tolist() for name in ("address", "bytes", "block"))
         segments.append(
             {
                 "device": 0,
                 "address": begin,
                 "total_size": end - begin,
-                "allocated_size": allocated,
-                "active_size": allocated,
-                "requested_size": sum(part["requested_size"] for part in parts),
+                "allocated_size": int(inside["bytes"].sum()),
                 "stream": stream,
-                "segment_type": "small" if end - begin <= _SMALL_SEGMENT else "large",
-                "segment_pool_id": (0, 0),
-                "is_expandable": False,
                 "frames": [],
-                "blocks": parts,
+                "blocks": [
+                    {
+                        "address": address,
+                        "size": size,
+                        "requested_size": min(blocks.requested[block] or size, size),
+                        "state": "active_allocated",
+                        "frames": blocks.frames(blocks.sites[block]),
+                    }
+                    for address, size, block in zip(*columns, strict=True)
+                ],
             }
         )
     return segments
@@ -138,31 +138,3 @@ def _stretches(allocations: Array) -> list[tuple[int, int, int]]:
                 continue
         stretches.append((address, address + size, stream))
     return stretches
-
-
-def _parts(begin: int, end: int, alive: Array, blocks: _Blocks) -> list[Entry]:
-    """The blocks of a segment, gaps between them included, in the order of their addresses."""
-    parts: list[Entry] = []
-    reached = begin
-    columns = (alive[name].tolist() for name in ("address", "bytes", "block"))
-    for address, size, block in zip(*columns, strict=True):
-        if address > reached:
-            parts.append(_gap(reached, address))
-        requested = blocks.requested[block]
-        parts.append(
-            {
-                "address": address,
-                "size": size,
-                "requested_size": min(requested, size) if requested > 0 else size,
-                "state": "active_allocated",
-                "frames": blocks.frames(blocks.sites[block]),
-            }
-        )
-        reached = address + size
-    if reached < end:
-        parts.append(_gap(reached, end))
-    return parts
-
-
-def _gap(begin: int, end: int) -> Entry:
-    return {"address": begin, "size": end - begin, "requested_size": 0, "state": "inactive", "frames": []}

@@ -12,15 +12,8 @@ from zerokit.hardware.costs.known import Class
 from zerokit.hardware.gpus import Gpu
 from zerokit.rehearsal.native.clock import HOST_STREAM, WorkKind
 from zerokit.rehearsal.recording import Array, Recording
-from zerokit.rehearsal.report.report import (
-    Batches,
-    DataTime,
-    KernelTime,
-    ReadingTime,
-    StepTime,
-    TimeBreakdown,
-    TimeReport,
-)
+from zerokit.rehearsal.report.last_step import stream_work
+from zerokit.rehearsal.report.report import Batches, DataTime, KernelTime, StepTime, TimeBreakdown, TimeReport
 from zerokit.rehearsal.timing.operators import class_of_kernel
 from zerokit.reporting.phases import RUN_PHASES
 from zerokit.units import quantity
@@ -85,15 +78,16 @@ def time_of(recording: Recording, costs: CardCosts, rank: int) -> TimeReport | N
         critical_path=critical_path(recording.spans, recording.ops, begin, end)[:MOST_KERNELS],
         data=_data(times.reading, last),
         host_threads=times.host_threads,
+        streams=stream_work(spans, begin, end),
     )
 
 
-def _data(reading: ReadingTime | None, step: StepTime) -> DataTime | None:
+def _data(reading: DataTime | None, step: StepTime) -> DataTime | None:
     if reading is None:
         return None
     computed = step.seconds - step.breakdown.data
     needed = reading.batch_seconds * reading.batches_of_step / computed if computed else 0.0
-    return DataTime(**reading.model_dump(), workers_needed=max(1, math.ceil(needed)))
+    return reading.model_copy(update={"workers_needed": max(1, math.ceil(needed))})
 
 
 def doubts(time: TimeReport, batches: Batches | None, costs: CardCosts) -> list[str]:
@@ -148,12 +142,8 @@ def _range(recording: Recording, begin: int, end: int, costs: CardCosts) -> tupl
         (costs.spread(kind), active((spans["kind"] == WorkKind.KERNEL) & (class_of_span == kind)))
         for kind in _KERNEL_CLASSES
     ]
-    lows = [
-        np.min([np.where(on, of.low, np.inf) for of, on in kernels], axis=0) * np.where(beside, slower.low, 1)
-    ]
-    highs = [
-        np.max([np.where(on, of.high, 0) for of, on in kernels], axis=0) * np.where(beside, slower.high, 1)
-    ]
+    lows = [np.min([np.where(on, of.low, np.inf) for of, on in kernels], axis=0) * np.where(beside, slower.low, 1)]
+    highs = [np.max([np.where(on, of.high, 0) for of, on in kernels], axis=0) * np.where(beside, slower.high, 1)]
     for kind, cost in _OTHER_CLASSES.items():
         spread, on = costs.spread(cost), of_kind(kind)
         lows.append(np.where(on, spread.low, np.inf))
@@ -238,8 +228,7 @@ def _kernels(recording: Recording, begin: int, end: int) -> list[KernelTime]:
 
 def _most_first(nanoseconds: Counter[str], counts: Counter[str]) -> list[KernelTime]:
     return [
-        KernelTime(name=name, seconds=taken / 1e9, count=counts[name])
-        for name, taken in nanoseconds.most_common()
+        KernelTime(name=name, seconds=taken / 1e9, count=counts[name]) for name, taken in nanoseconds.most_common()
     ]
 
 

@@ -22,6 +22,7 @@ from zerokit.reporting.phases import phase_words
 from zerokit.reporting.tables import table
 from zerokit.reporting.terminal import show
 from zerokit.reporting.verdicts import stuck_line, verdict_line
+from zerokit.reporting.work import TIME_PARTS
 from zerokit.units import format_bytes, format_count, format_seconds, format_span, quantity
 
 if TYPE_CHECKING:
@@ -113,16 +114,6 @@ _STEPS_DIFFER = 0.01
 _MOST_LINES = 10
 _MOST_PATHS = 5
 """Of files, and of links of the critical path."""
-_PARTS = {
-    "compute": "Kernels",
-    "host_optimizer": "Optimizer on the host",
-    "host_operators": "Operators on tensors of the host",
-    "communication": "Communication",
-    "copies": "Copies from and to host and drives",
-    "data": "Waiting for data",
-    "other_ranks": "Waiting for other ranks",
-    "launch": "Waiting for the host to launch",
-}
 _LAYER = re.compile(r"\.\d+(?=\.|$)")
 """The number of a layer in a parameter's name."""
 
@@ -466,10 +457,8 @@ def _takes(time: TimeReport) -> str:
 
 def breakdown_rows(time: TimeReport) -> list[tuple[str, ...]]:
     """Name, time and share of each part of the step that took any."""
-    parts = {_PARTS[name]: seconds for name, seconds in time.breakdown.model_dump().items() if seconds}
-    return [
-        (name, milliseconds(seconds), f"{seconds / time.step_seconds:.1%}") for name, seconds in parts.items()
-    ]
+    parts = {TIME_PARTS[name][0]: seconds for name, seconds in time.breakdown.model_dump().items() if seconds}
+    return [(name, milliseconds(seconds), f"{seconds / time.step_seconds:.1%}") for name, seconds in parts.items()]
 
 
 def _data(time: TimeReport) -> Iterator[str]:

@@ -1,6 +1,6 @@
-"""DeepNVMe's ops async_io, gds and pin_memory, with a ledger in place of the disk.
+"""DeepNVMe's ops async_io and pin_memory, with a ledger in place of the disk.
 
-Names and defaults follow csrc/aio/py_lib/py_ds_aio.cpp and csrc/gds/py_lib/py_ds_gds.cpp. Memory that is not
+Names and defaults follow csrc/aio/py_lib/py_ds_aio.cpp. Memory that is not
 page-locked is transferred through a locked bounce buffer of the same size, from the request until the wait
 (csrc/aio/py_lib/deepspeed_cpu_op.cpp). Locked memory has exactly its size and lives until it is freed by its
 address (csrc/pin_memory/deepspeed_pin_tensor.cpp).
@@ -22,6 +22,7 @@ from zerokit.hardware.costs.card_costs import Copy
 from zerokit.rehearsal.native.backend import Backend
 from zerokit.rehearsal.stand_ins.nvme_ledger import nvme_ledger
 from zerokit.rehearsal.stand_ins.registry import op_module
+from zerokit.rehearsal.stand_ins.signatures import Given, with_parameters
 from zerokit.rehearsal.timing.rank_time import rank_time
 
 PageLockedAllocator = Callable[[int], Tensor]
@@ -39,7 +40,7 @@ def locked_by(backend: Backend) -> PageLockedAllocator:
 
 
 class PageLockedMemory:
-    """The manager that aio, gds and pin_memory handles share (`deepspeed_pin_tensor_t::shared`)."""
+    """The manager that aio and pin_memory handles share (`deepspeed_pin_tensor_t::shared`)."""
 
     def __init__(self, allocate: PageLockedAllocator) -> None:
         self._allocate = allocate
@@ -63,17 +64,15 @@ class PageLockedMemory:
             return False
         begin = tensor.data_ptr()
         end = begin + tensor.nbytes
-        return any(
-            address <= begin and end <= address + storage.nbytes() for address, storage in self._owned.items()
-        )
+        return any(address <= begin and end <= address + storage.nbytes() for address, storage in self._owned.items())
 
     def is_pinned(self, tensor: Tensor) -> bool:
         """True if I/O can use `tensor` as it is: locked here, or pinned by torch."""
         return tensor.is_pinned() or self.owns(tensor)
 
 
-class PinHandle:
-    """`pin_handle` of csrc/pin_memory/py_ds_pin_memory.cpp."""
+class _Handle:
+    """What the handles of both ops have in common."""
 
     _memory: PageLockedMemory
 
@@ -83,11 +82,15 @@ class PinHandle:
     def free_cpu_locked_tensor(self, locked_tensor: Tensor) -> bool:
         return self._memory.free_address(locked_tensor.data_ptr())
 
-    def free_cpu_locked_tensor_by_ptr(self, address: int) -> bool:
-        return self._memory.free_address(address)
-
     def is_pinned(self, buffer: Tensor) -> bool:
         return self._memory.is_pinned(buffer)
+
+
+class PinHandle(_Handle):
+    """`pin_handle` of csrc/pin_memory/py_ds_pin_memory.cpp."""
+
+    def free_cpu_locked_tensor_by_ptr(self, address: int) -> bool:
+        return self._memory.free_address(address)
 
 
 _DIRECT_IO_ALIGNMENT = 512
@@ -97,78 +100,54 @@ _DIRECT_IO_ALIGNMENT = 512
 class _Transfer:
     """One pending request."""
 
+    kind: Copy
     buffer: Tensor
     file: str
     offset: int
-    reading: bool
     bounce: Tensor | None
     done: int = 0
     """When the drives have done it, if time is rehearsed."""
 
-    @property
-    def kind(self) -> Copy:
-        return "nvme_read" if self.reading else "nvme_write"
 
+def _transfers(kind: Copy, parameters: str, *, is_async: bool = False) -> Any:
+    """A method that moves a buffer to or from a file.
 
-def _transfers(*, is_read: bool, is_async: bool) -> Callable[..., int]:
-    """A method that reads a file into a buffer or writes a buffer to it."""
+    An argument `async_` among `parameters` says whether it is asynchronous.
+    """
 
-    def transfer(self: IoHandle, buffer: Tensor, filename: str | int, file_offset: int = 0) -> int:
-        return self._submit(buffer, filename, file_offset, reading=is_read, wait=not is_async)
+    @with_parameters(f"self buffer filename {parameters} file_offset=0")
+    def transfer(given: Given) -> int:
+        handle: IoHandle = given["self"]
+        is_waited_for = not given.get("async_", is_async)
+        return handle._submit(kind, given["buffer"], given["filename"], given["file_offset"], wait=is_waited_for)
 
     return transfer
 
 
-class IoHandle:
-    """The common part of aio and gds handles (csrc/aio/py_lib/deepspeed_py_io_handle.cpp)."""
+class IoHandle(_Handle):
+    """`aio_handle` (csrc/aio/py_lib/deepspeed_py_io_handle.cpp)."""
 
-    _memory: PageLockedMemory
+    get_intra_op_parallelism: Callable[[], int]
+    _pending: list[_Transfer]
 
-    def __init__(
-        self,
-        block_size: int = 1024 * 1024,
-        queue_depth: int = 128,
-        single_submit: bool = False,
-        overlap_events: bool = False,
-        intra_op_parallelism: int = 1,
-    ) -> None:
-        self.get_block_size = lambda: block_size
-        self.get_queue_depth = lambda: queue_depth
-        self.get_single_submit = lambda: single_submit
-        self.get_overlap_events = lambda: overlap_events
-        self.get_intra_op_parallelism: Callable[[], int] = lambda: intra_op_parallelism
-        self._pending: list[_Transfer] = []
+    @with_parameters(
+        "self block_size=1048576 queue_depth=128 single_submit=False overlap_events=False intra_op_parallelism=1"
+    )
+    def __init__(given: Given) -> None:  # noqa: N805 - `self` is among them
+        (_, handle), *settings = given.items()
+        handle._pending = []
+        for name, value in settings:
+            handle.__dict__[f"get_{name}"] = lambda value=value: value
 
     def get_alignment(self) -> int:
         return self.get_intra_op_parallelism() * _DIRECT_IO_ALIGNMENT
 
-    def read(self, buffer: Tensor, filename: str, validate: bool, file_offset: int = 0) -> int:
-        return self._carry_out(self._request(buffer, filename, file_offset, reading=True, bounce=False))
-
-    def write(self, buffer: Tensor, filename: str, validate: bool, file_offset: int = 0) -> int:
-        return self._carry_out(self._request(buffer, filename, file_offset, reading=False, bounce=False))
-
-    def pread(self, buffer: Tensor, filename: str, validate: bool, async_: bool, file_offset: int = 0) -> int:
-        return self._submit(buffer, filename, file_offset, reading=True, wait=not async_)
-
-    def pwrite(
-        self, buffer: Tensor, filename: str, validate: bool, async_: bool, file_offset: int = 0
-    ) -> int:
-        return self._submit(buffer, filename, file_offset, reading=False, wait=not async_)
-
-    sync_pread = _transfers(is_read=True, is_async=False)
-    sync_pwrite = _transfers(is_read=False, is_async=False)
-    async_pread = _transfers(is_read=True, is_async=True)
-    async_pwrite = _transfers(is_read=False, is_async=True)
-
-    def new_cpu_locked_tensor(self, num_elem: int, example_tenosr: Tensor) -> Tensor:
-        return self._memory.new(num_elem, example_tenosr.dtype)
-
-    def free_cpu_locked_tensor(self, tensor: Tensor) -> bool:
-        return self._memory.free_address(tensor.data_ptr())
-
-    def is_pinned(self, buffer: Tensor) -> bool:
-        return self._memory.is_pinned(buffer)
+    pread = _transfers("nvme_read", "validate async_")
+    pwrite = _transfers("nvme_write", "validate async_")
+    sync_pread = _transfers("nvme_read", "")
+    sync_pwrite = _transfers("nvme_write", "")
+    async_pread = _transfers("nvme_read", "", is_async=True)
+    async_pwrite = _transfers("nvme_write", "", is_async=True)
 
     def wait(self) -> int:
         """Completes the pending requests in order and returns how many there were."""
@@ -177,7 +156,7 @@ class IoHandle:
             self._finish(transfer)
         return len(pending)
 
-    def _submit(self, buffer: Tensor, file: str | int, offset: int, *, reading: bool, wait: bool) -> int:
+    def _submit(self, kind: Copy, buffer: Tensor, file: str | int, offset: int, *, wait: bool) -> int:
         if isinstance(file, int):  # a descriptor
             file = str(Path(f"/proc/self/fd/{file}").readlink())
         if buffer.nbytes % self.get_intra_op_parallelism():
@@ -186,98 +165,54 @@ class IoHandle:
                 f"intra_op_parallelism = {self.get_intra_op_parallelism()}"
             )
             return -1
-        transfer = self._request(buffer, file, offset, reading=reading, bounce=self._needs_bounce(buffer))
+        needs_bounce = not (buffer.device.type == "cpu" and self._memory.is_pinned(buffer))
+        transfer = self._request(kind, buffer, file, offset, bounce=needs_bounce)
         if transfer is None:
             return -1
         self._pending.append(transfer)
         return self.wait() if wait else 0
 
-    def _needs_bounce(self, buffer: Tensor) -> bool:
-        return not (buffer.device.type == "cpu" and self._memory.is_pinned(buffer))
-
-    def _request(
-        self, buffer: Tensor, file: str, offset: int, *, reading: bool, bounce: bool
-    ) -> _Transfer | None:
+    def _request(self, kind: Copy, buffer: Tensor, file: str, offset: int, *, bounce: bool) -> _Transfer | None:
         """Checks and records the request; prints a reason and returns None if it fails."""
-        size = nvme_ledger().size_of(file)
-        if reading and size is None:
+        ledger = nvme_ledger()
+        size = ledger.size_of(file)
+        is_read = kind == "nvme_read"
+        if is_read and size is None:
             _report(f"{file}: no such file to read")
             return None
-        if reading and size is not None and offset + buffer.nbytes > size:
+        if is_read and size is not None and offset + buffer.nbytes > size:
             # The compiled op stops the process here (an assert).
             raise RuntimeError(f"{file}: reading {buffer.nbytes} bytes at {offset} of a file of {size} bytes")
-        if not reading and not nvme_ledger().folder_exists(file):
+        if not is_read and not ledger.folder_exists(file):
             _report(f"{file}: its folder does not exist")
             return None
-        bounce_buffer = self._memory.new(buffer.numel(), buffer.dtype) if bounce else None
-        transfer = _Transfer(buffer, file, offset, reading, bounce_buffer)
-        if reading:
-            nvme_ledger().read_bytes += buffer.nbytes
+        locked = self._memory.new(buffer.numel(), buffer.dtype) if bounce else None
+        transfer = _Transfer(kind, buffer, file, offset, locked)
+        if is_read:
+            ledger.read_bytes += buffer.nbytes
         else:
-            nvme_ledger().write(file, offset, buffer.nbytes)
-            if bounce_buffer is not None:
-                bounce_buffer.copy_(buffer.detach().reshape(-1))
+            ledger.write(file, offset, buffer.nbytes)
+            if transfer.bounce is not None:
+                transfer.bounce.copy_(buffer.detach().reshape(-1))
         if time := rank_time():
-            transfer.done = time.begin_nvme(transfer.kind, buffer.nbytes)
+            transfer.done = time.begin_nvme(kind, buffer.nbytes)
         return transfer
-
-    def _carry_out(self, transfer: _Transfer | None) -> int:
-        if transfer is None:
-            return -1
-        self._finish(transfer)
-        return 0
 
     def _finish(self, transfer: _Transfer) -> None:
         if time := rank_time():
             time.wait_for_nvme(transfer.done)
-        if transfer.bounce is None:
-            return
-        if transfer.reading:
-            # On a device the bounce buffer is copied there first, and from that copy into the buffer.
-            transfer.bounce.to(transfer.buffer.device)
-        self._memory.free_address(transfer.bounce.data_ptr())
-
-
-class GdsHandle(IoHandle):
-    """GPUDirect storage: device memory is read and written without a bounce buffer, if it is registered."""
-
-    def __init__(self, *settings: Any, **named_settings: Any) -> None:
-        super().__init__(*settings, **named_settings)
-        self._registered: set[int] = set()
-
-    def get_alignment(self) -> int:
-        return _DIRECT_IO_ALIGNMENT  # csrc/gds: the base class is built with a parallelism of 1
-
-    def new_pinned_device_tensor(self, num_elem: int, example_tenosr: Tensor) -> Tensor:
-        tensor = torch.empty(num_elem, dtype=example_tenosr.dtype, device="cuda")
-        self.pin_device_tensor(tensor)
-        return tensor
-
-    def free_pinned_device_tensor(self, tensor: Tensor) -> bool:
-        return self.unpin_device_tensor(tensor)
-
-    def pin_device_tensor(self, tensor: Tensor) -> bool:
-        self._registered.add(tensor.untyped_storage().data_ptr())
-        return True
-
-    def unpin_device_tensor(self, tensor: Tensor) -> bool:
-        self._registered.discard(tensor.untyped_storage().data_ptr())
-        return True
-
-    def _needs_bounce(self, buffer: Tensor) -> bool:
-        return not buffer.is_cuda and super()._needs_bounce(buffer)
+        if transfer.bounce is not None:
+            if transfer.kind == "nvme_read":
+                # On a device the bounce buffer is copied there first, and from that copy into the buffer.
+                transfer.bounce.to(transfer.buffer.device)
+            self._memory.free_address(transfer.bounce.data_ptr())
 
 
 def modules(allocate: PageLockedAllocator) -> dict[str, ModuleType]:
-    """The stand-ins by the name of their op: async_io, gds, pin_memory.
-
-    Args:
-        allocate: makes page-locked memory.
-    """
+    """The stand-ins by the name of their op: async_io, pin_memory."""
     nvme_ledger().clear()
     shared = {"_memory": PageLockedMemory(allocate)}
     aio_handle: type[IoHandle] = type("aio_handle", (IoHandle,), shared)
-    gds_handle: type[GdsHandle] = type("gds_handle", (GdsHandle,), shared)
     pin_handle: type[PinHandle] = type("pin_handle", (PinHandle,), shared)
 
     def deepspeed_memcpy(dest: Tensor, src: Tensor, /) -> int:
@@ -286,7 +221,6 @@ def modules(allocate: PageLockedAllocator) -> dict[str, ModuleType]:
 
     return {
         "async_io": op_module("async_io", aio_handle=aio_handle, deepspeed_memcpy=deepspeed_memcpy),
-        "gds": op_module("gds", gds_handle=gds_handle),
         "pin_memory": op_module("pin_memory", pin_handle=pin_handle),
     }
 

@@ -1,4 +1,4 @@
-"""The compiled parts of DeepSpeedCPUAdam (also ZenFlow's), DeepSpeedCPULion and DeepSpeedCPUAdagrad.
+"""The compiled parts of DeepSpeedCPUAdam, DeepSpeedCPULion and DeepSpeedCPUAdagrad.
 
 Signatures follow csrc/adam/cpu_adam.cpp, csrc/lion/cpu_lion.cpp and csrc/adagrad/cpu_adagrad.cpp. The kernels
 update in place. A tensor that is not contiguous is copied first.
@@ -14,7 +14,6 @@ from torch import Tensor
 
 from zerokit.rehearsal.stand_ins.registry import op_module
 from zerokit.rehearsal.stand_ins.signatures import Given, positional
-from zerokit.rehearsal.stand_ins.zenflow_adam import ZenFlowAdam
 from zerokit.rehearsal.timing.rank_time import rank_time
 
 _STATE_TYPES = {
@@ -26,7 +25,7 @@ _STATE_TYPES = {
 
 
 def cpu_adam() -> ModuleType:
-    """The functions of Adam, `adam_rollback` and the ``zenflow_adam_*`` functions."""
+    """The functions of Adam, and `adam_rollback`; :mod:`zenflow_adam` has those of ZenFlow."""
     rates = "lr beta1 beta2 eps weight_decay"
     functions = _functions("adam", f"{rates} adamw_mode", f"{rates} bias_correction", "exp_avg exp_avg_sq")
 
@@ -35,8 +34,7 @@ def cpu_adam() -> ModuleType:
         tensors = [one for one in arguments if isinstance(one, Tensor)]
         return 0 if all(tensor.dtype == torch.float32 for tensor in tensors) else -1
 
-    zenflow = ZenFlowAdam(functions["adam_update"]).functions()
-    return op_module("cpu_adam", **functions, adam_rollback=adam_rollback, **zenflow)
+    return op_module("cpu_adam", **functions, adam_rollback=adam_rollback)
 
 
 def cpu_lion() -> ModuleType:

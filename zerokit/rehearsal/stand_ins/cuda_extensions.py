@@ -173,9 +173,7 @@ def _parameters(text: str) -> Iterator[str]:
         else:
             parts[-1] += sign
     for part in parts:
-        named = re.search(
-            r"[\w>*&]\s*[\s*&]\s*(?<!:)([A-Za-z_]\w*)\s*(\[[^]]*\]\s*)*$", part.partition("=")[0]
-        )
+        named = re.search(r"[\w>*&]\s*[\s*&]\s*(?<!:)([A-Za-z_]\w*)\s*(\[[^]]*\]\s*)*$", part.partition("=")[0])
         if named and named[1] not in ("int", "long", "char", "float", "double", "short", "unsigned", "const"):
             yield named[1]
 
@@ -191,9 +189,7 @@ _CUDA_HOME = Patch("torch.utils.cpp_extension", "CUDA_HOME", "report the release
 _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
 _COMPILE_ENGINE = Patch(_ENGINE, "compile", "refuse DeepCompile", since="0.16.6")
 _COMPILE_KERNEL = Patch("torch.cuda", "_compile_kernel", "refuse kernels compiled by NVRTC", since="2.8")
-_ON_LAUNCH = ctypes.CFUNCTYPE(
-    None, ctypes.c_char_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_char_p, ctypes.c_int
-)
+_ON_LAUNCH = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_char_p, ctypes.c_int)
 _DTYPES = {"d": torch.float64, "f": torch.float32, "e": torch.float16, "b": torch.bfloat16, "i": torch.uint8}
 """By the kinds of values of cuda_host.h."""
 
@@ -257,9 +253,7 @@ def _compile(compile_extension: Any, *arguments: Any, **given: Any) -> Any:
             raise RehearsalGap(_failure(name, str(error)), hint=_HINT) from None
     custom_operators.run_as_they_are(custom_operators.names() - before)
     library = ctypes.CDLL(module if isinstance(module, str) else module.__file__)
-    ctypes.c_void_p.in_dll(library, "zerokit_on_launch").value = ctypes.cast(
-        _on_launch, ctypes.c_void_p
-    ).value
+    ctypes.c_void_p.in_dll(library, "zerokit_on_launch").value = ctypes.cast(_on_launch, ctypes.c_void_p).value
     return module
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from zerokit.patches import Patch, wrap
-from zerokit.rehearsal.context import rank_context
+from zerokit.rehearsal.context import note, rank_context
 from zerokit.rehearsal.native.backend import backend, is_made_up
 from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 from zerokit.rehearsal.worker.failures import limit_of
@@ -32,25 +32,19 @@ class CustomOperators:
     """How the operators that packages register were run."""
 
     def __init__(self) -> None:
-        self.by_fake: dict[str, str] = {}
-        """Operators that were sized by their fake implementations, and why."""
+        self.by_fake: set[str] = set()
+        """Operators that are sized by their fake implementations."""
         self.in_python: set[str] = set()
         """Operators whose CUDA kernels are replaced already, or run unchanged."""
         self.libraries: list[Any] = []
         """Keep the replaced kernels alive."""
-        self.keeping_all: set[str] = set()
-        """Operators that kept all boxes."""
 
-    def warnings(self) -> list[str]:
-        """A line for each operator that was sized by its fake implementation, or by a rule of zerokit's."""
-        return [
-            f"the operator {name} was sized by its fake implementation: memory that it takes while it runs "
-            f"is not in the figures ({why})"
-            for name, why in self.by_fake.items()
-        ] + [
-            f"the operator {name} kept all boxes, where these have no values"
-            for name in sorted(self.keeping_all)
-        ]
+
+_SIZED_BY_FAKE = (
+    "the operator {what} was sized by its fake implementation: memory that it takes while it runs is not in "
+    "the figures ({why})"
+)
+_KEPT_ALL = "the operator {what} kept all boxes, where these have no values"
 
 
 def _state() -> CustomOperators:
@@ -75,9 +69,7 @@ def run_as_they_are(operators: set[str]) -> None:
     _state().in_python.update(operators)
 
 
-def _register(
-    register: Any, library: Any, name: Any, function: Any, dispatch_key: str = "", **given: Any
-) -> Any:
+def _register(register: Any, library: Any, name: Any, function: Any, dispatch_key: str = "", **given: Any) -> Any:
     key = dispatch_key or library.dispatch_key
     if library.ns in _TORCH:
         return register(library, name, function, dispatch_key, **given)
@@ -109,7 +101,7 @@ def _size_if_compiled(name: str) -> None:
     def run(*arguments: Any, **given: Any) -> Any:
         if name == _NMS:
             return _kept_boxes(*arguments, **given)
-        _state().by_fake[name] = "its kernel is compiled for CUDA"
+        note(_SIZED_BY_FAKE, name, "its kernel is compiled for CUDA")
         return _run_fake(name, arguments, given)
 
     make: Any = torch.library.Library  # which torch does not type
@@ -123,7 +115,7 @@ def _size_if_compiled(name: str) -> None:
 def _kept_boxes(boxes: Any, scores: Any, iou_threshold: float) -> Any:
     """Which boxes torchvision's `nms` keeps: all if they have no values, which needs most memory."""
     if is_made_up(boxes) or is_made_up(scores):
-        _state().keeping_all.add(_NMS)
+        note(_KEPT_ALL, _NMS, "")
         return torch.arange(boxes.size(0), device=boxes.device)
     kept = torch.ops.torchvision.nms(boxes.cpu(), scores.cpu(), iou_threshold)
     return kept.to(boxes.device)
@@ -140,8 +132,8 @@ def _with_fallback(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
                 limit = limit_of(error)
                 if limit is None or not torch._C._dispatch_has_kernel_for_dispatch_key(name, "Meta"):
                     raise
-                why = limit.message
-            _state().by_fake[name] = why
+                note(_SIZED_BY_FAKE, name, limit.message)
+            _state().by_fake.add(name)
         return _run_fake(name, arguments, given)
 
     return run

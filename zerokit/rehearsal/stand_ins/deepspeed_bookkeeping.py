@@ -19,9 +19,7 @@ _SHARED_MEMORY = Patch("deepspeed.comm.torch", "build_shm_op", "compile nothing 
 # Every hook and collective opens a range for a profiler of the GPU: a tenth of the run's time.
 _RANGES = Patch("deepspeed.utils.nvtx", "enable_nvtx", "leave out ranges for a profiler of the GPU")
 # What imports Inductor: about a second.
-_MUON = Patch(
-    "deepspeed.runtime.compiler", "compile", "compile Muon's update where it is used", since="0.18.3"
-)
+_MUON = Patch("deepspeed.runtime.compiler", "compile", "compile Muon's update where it is used", since="0.18.3")
 _PASSES = Patch(_ENGINE, "register_compile_pass", "register DeepCompile's passes where used", since="0.16.6")
 _SAME_LIST = Patch(_ZERO, "get_lst_from_rank0", _AGREE)
 _SAME_LENGTH = Patch(_ZERO, "assert_lst_len_same_as_other_ranks", _AGREE, since="0.17.6")

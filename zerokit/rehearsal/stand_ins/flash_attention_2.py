@@ -11,16 +11,9 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from zerokit.rehearsal.errors import RehearsalGap
-from zerokit.rehearsal.stand_ins.flash_attention_calls import (
-    Call,
-    attend,
-    backward,
-    check_devices,
-    forward,
-    pad_head,
-)
-from zerokit.rehearsal.stand_ins.signatures import Given, is_within, with_parameters
+from zerokit.rehearsal.stand_ins.flash_attention_calls import Call, attend, backward, check_devices, forward, pad_head
+from zerokit.rehearsal.stand_ins.refused import refused_function
+from zerokit.rehearsal.stand_ins.signatures import Given, functions_of, is_within
 
 __all__ = [
     "_flash_attn_backward",
@@ -38,60 +31,27 @@ __all__ = [
     "flash_attn_with_kvcache",
 ]
 
-_OPTIONS = (
-    "dropout_p=0.0 softmax_scale=None causal=False window_size=(-1,-1)@2.3 softcap=0.0@2.6 "
-    "alibi_slopes=None@2.4 deterministic=False@2.4.1 return_attn_probs=False"
-)
-_PACKED = "cu_seqlens_q cu_seqlens_k max_seqlen_q max_seqlen_k"
-_SCALES = "dropout_p softmax_scale causal"
-_WINDOW = "window_size@2.3-2.7 window_size_left@2.7 window_size_right@2.7"
-_MASK = f"{_WINDOW} softcap@2.6 alibi_slopes@2.4"
-_GRADIENTS = "dout q k v out softmax_lse dq dk dv"
+_signed = functions_of(__file__)
 
 
-@with_parameters(f"q k v {_OPTIONS}")
-def flash_attn_func(given: Given) -> Any:
-    """Attention of q over k and v, which may have fewer heads: a divisor of the number of q's."""
-    return attend(Call.of(given), given["q"], given["k"], given["v"])
+def _attention(name: str, tensors: str) -> Callable[..., Any]:
+    """A function of tensors [batch, sequence, (3, 2,) heads, head size], or packed with cumulative lengths.
+
+    k and v may have fewer heads: a divisor of the number of q's. Lengths are [sequences + 1] in int32.
+    """
+
+    return _signed(lambda given: attend(Call.of(given), *(given[tensor] for tensor in tensors.split())), name)
 
 
-@with_parameters(f"qkv {_OPTIONS}")
-def flash_attn_qkvpacked_func(given: Given) -> Any:
-    """As :func:`flash_attn_func`, with qkv [batch, sequence, 3, heads, head size]."""
-    return attend(Call.of(given), given["qkv"])
+flash_attn_func = _attention("flash_attn_func", "q k v")
+flash_attn_qkvpacked_func = _attention("flash_attn_qkvpacked_func", "qkv")
+flash_attn_kvpacked_func = _attention("flash_attn_kvpacked_func", "q kv")
+flash_attn_varlen_func = _attention("flash_attn_varlen_func", "q k v")
+flash_attn_varlen_qkvpacked_func = _attention("flash_attn_varlen_qkvpacked_func", "qkv")
+flash_attn_varlen_kvpacked_func = _attention("flash_attn_varlen_kvpacked_func", "q kv")
 
 
-@with_parameters(f"q kv {_OPTIONS}")
-def flash_attn_kvpacked_func(given: Given) -> Any:
-    """As :func:`flash_attn_func`, with kv [batch, sequence, 2, heads, head size]."""
-    return attend(Call.of(given), given["q"], given["kv"])
-
-
-@with_parameters(f"q k v {_PACKED} {_OPTIONS} block_table=None@2.5.7")
-def flash_attn_varlen_func(given: Given) -> Any:
-    """As :func:`flash_attn_func`, over packed sequences; `cu_seqlens_*` [sequences + 1] in int32."""
-    return attend(Call.of(given), given["q"], given["k"], given["v"])
-
-
-@with_parameters(f"qkv cu_seqlens max_seqlen {_OPTIONS}")
-def flash_attn_varlen_qkvpacked_func(given: Given) -> Any:
-    """As :func:`flash_attn_varlen_func`, with qkv [tokens, 3, heads, head size]."""
-    return attend(Call.of(given), given["qkv"])
-
-
-@with_parameters(f"q kv {_PACKED} {_OPTIONS}")
-def flash_attn_varlen_kvpacked_func(given: Given) -> Any:
-    """As :func:`flash_attn_varlen_func`, with kv [tokens, 2, heads, head size]."""
-    return attend(Call.of(given), given["q"], given["kv"])
-
-
-@with_parameters(
-    "q k_cache v_cache k=None v=None rotary_cos=None@2.2.3 rotary_sin=None@2.2.3 cache_seqlens=None "
-    "cache_batch_idx=None@2.3.1 cache_leftpad=None@2.6.1 block_table=None@2.5 softmax_scale=None "
-    "causal=False window_size=(-1,-1)@2.3 softcap=0.0@2.6 rotary_interleaved=True@2.2.3 "
-    "alibi_slopes=None@2.4 num_splits=0 return_softmax_lse=False@2.6",
-    since="2.2",
-)
+@_signed
 def flash_attn_with_kvcache(given: Given) -> Any:
     """Attention of q over a cache, into which k and v are written in place; without gradients."""
     q = given["q"]
@@ -104,50 +64,27 @@ def flash_attn_with_kvcache(given: Given) -> Any:
     return (out, lse) if given.get("return_softmax_lse") else out
 
 
-@with_parameters(f"q k v {_SCALES} {_MASK} return_softmax")
-def _flash_attn_forward(given: Given) -> tuple[Tensor, ...]:
+def _forward(given: Given) -> tuple[Tensor, ...]:
     """Output, log-sum-exp, softmax and random state; for libraries that pass attention around a ring.
 
     Before 2.7: output, q, k, v, padded output, and the other three.
     """
-    return _forward(given)
-
-
-@with_parameters(
-    f"q k v {_PACKED} {_SCALES} window_size@2.3-2.6.2 window_size=(-1,-1)@2.6.2-2.7 window_size_left=-1@2.7 "
-    "window_size_right=-1@2.7 softcap@2.6-2.6.2 softcap=0.0@2.6.2 alibi_slopes@2.4-2.6.2 "
-    "alibi_slopes=None@2.6.2 return_softmax@-2.6.2 return_softmax=False@2.6.2 block_table=None@2.5.7 "
-    "leftpad_k=None@2.6.1 seqused_k=None@2.6.2 zero_tensors=False@2.7.3"
-)
-def _flash_attn_varlen_forward(given: Given) -> tuple[Tensor, ...]:
-    """As :func:`_flash_attn_forward`, over packed sequences."""
-    return _forward(given)
-
-
-@with_parameters(f"{_GRADIENTS} {_SCALES} {_MASK} deterministic@2.4.1 rng_state=None")
-def _flash_attn_backward(given: Given) -> Any:
-    """Writes the gradients in place; returns the row sums, and before 2.7 the gradients before them."""
-    return _backward(given)
-
-
-@with_parameters(
-    f"{_GRADIENTS} {_PACKED} {_SCALES} {_MASK} deterministic@2.4.1 rng_state=None zero_tensors=False@2.7.3"
-)
-def _flash_attn_varlen_backward(given: Given) -> Any:
-    """As :func:`_flash_attn_backward`, over packed sequences."""
-    return _backward(given)
-
-
-def _forward(given: Given) -> tuple[Tensor, ...]:
     q, k, v = (given[name] for name in ("q", "k", "v"))
     out, *others = forward(q, k, v, Call.of(given))
     return (out, *others) if "window_size_left" in given else (out, q, k, v, out, *others)
 
 
 def _backward(given: Given) -> Any:
+    """Writes the gradients in place; returns the row sums, and before 2.7 the gradients before them."""
     grad_out, q, k, v, out, lse = (given[name] for name in ("dout", "q", "k", "v", "out", "softmax_lse"))
     sums = backward(grad_out, q, k, v, out, lse, Call.of(given))
     return sums if "window_size_left" in given else (*(given[name] for name in ("dq", "dk", "dv")), sums)
+
+
+_flash_attn_forward = _signed(_forward, "_flash_attn_forward")
+_flash_attn_varlen_forward = _signed(_forward, "_flash_attn_varlen_forward")
+_flash_attn_backward = _signed(_backward, "_flash_attn_backward")
+_flash_attn_varlen_backward = _signed(_backward, "_flash_attn_varlen_backward")
 
 
 class _Compiled:
@@ -162,11 +99,7 @@ class _Compiled:
     def __getattr__(self, name: str) -> Callable[..., NoReturn]:
         if name.startswith("__"):
             raise AttributeError(name)
-
-        def refuse(*_: Any, **__: Any) -> NoReturn:
-            raise RehearsalGap(f"flash_attn_2_cuda.{name}, beneath flash-attn's own functions")
-
-        return refuse
+        return refused_function(f"flash_attn_2_cuda.{name}, beneath flash-attn's own functions")
 
 
 flash_attn_cuda = _Compiled("", "2.7.1")

@@ -9,41 +9,15 @@ from torch import Tensor
 
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.stand_ins.flash_attention_calls import Call, attend
-from zerokit.rehearsal.stand_ins.signatures import Given, with_parameters
+from zerokit.rehearsal.stand_ins.signatures import Given, functions_of
 
 __all__ = ["flash_attn_func", "flash_attn_varlen_func"]
 
-_WINDOW = (
-    "softmax_scale=None causal=False window_size=(None,None) learnable_sink=None softcap=0.0 num_splits=1"
-)
-_MODS = "pack_gqa=None deterministic=False score_mod=None score_mod_bwd=None mask_mod=None"
-_LENGTHS = (
-    "cu_seqlens_q=None cu_seqlens_k=None max_seqlen_q=None max_seqlen_k=None min_seqlen_k=None "
-    "seqused_q=None seqused_k=None gather_kv_indices=None page_table=None"
-)
-_OF_LENGTHS = "scheduler_metadata=None seqlen_k_per_split=None disable_scheduler_metadata=False"
-
-
-@with_parameters(
-    f"q k v qv=None gather_kv_indices=None {_WINDOW} {_MODS} aux_tensors=None aux_scalars=None "
-    "block_sparse_tensors=None block_sparse_tensors_bwd=None return_lse=False"
-)
-def flash_attn_func(given: Given) -> Any:
-    """Attention of q [batch, sequence, heads, head size] over k and v: the output and the log-sum-exp."""
-    return _attend(given)
-
-
-@with_parameters(
-    f"q k v qv=None {_LENGTHS} {_WINDOW} {_MODS} block_sparse_tensors=None aux_tensors=None aux_scalars=None "
-    f"return_lse=False {_OF_LENGTHS}"
-)
-def flash_attn_varlen_func(given: Given) -> Any:
-    """As :func:`flash_attn_func`, over packed sequences; `cu_seqlens_*` [sequences + 1] in int32."""
-    return _attend(given)
+_signed = functions_of(__file__)
 
 
 def _attend(given: Given) -> tuple[Tensor, Tensor]:
-    """The output and the log-sum-exp."""
+    """The output and the log-sum-exp of q [batch, sequence, heads, head size] over k and v, or of packed sequences."""
     for name in ("qv", "gather_kv_indices", "page_table", "block_sparse_tensors"):
         if given.get(name) is not None:
             raise RehearsalGap(f"'{name}' of flash-attn-4")
@@ -55,6 +29,10 @@ def _attend(given: Given) -> tuple[Tensor, Tensor]:
     out, lse, _ = attend(call, q, k, v)
     sink = given["learnable_sink"]
     return out if sink is None else _WithSink.apply(out, sink), lse  # type: ignore[no-untyped-call]
+
+
+flash_attn_func = _signed(_attend, "flash_attn_func")
+flash_attn_varlen_func = _signed(_attend, "flash_attn_varlen_func")
 
 
 class _WithSink(torch.autograd.Function):

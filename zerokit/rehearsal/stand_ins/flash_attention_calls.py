@@ -1,6 +1,8 @@
 """Allocations of one call of FlashAttention 2, 3 or 4: its forward and its backward.
 
-Head sizes are padded to a multiple of 8, as in the packages. Nothing is computed.
+torch's own flash attention operator allocates results. Working memory of the backward follows the packages.
+Shapes follow flash-attn: q [batch, sequence, heads, head size], or [tokens, heads, head size] with cumulative
+lengths; softmax statistics are float32. Head sizes are padded to a multiple of 8. Nothing is computed.
 """
 
 from __future__ import annotations
@@ -82,9 +84,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[Tensor, Tensor
     return out, lse, softmax, state
 
 
-def backward(
-    grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, call: Call
-) -> Tensor:
+def backward(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, call: Call) -> Tensor:
     """Allocate the working memory of a backward; its gradients exist already. Returns the row sums."""
     grad_out, q, k, v, out = (_contiguous_rows(part) for part in (grad_out, q, k, v, out))
     with backend().uncounted():  # counts the FLOPs; its gradients differ from the package's

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import pad
 
-from zerokit.rehearsal.stand_ins.signatures import Given, with_parameters
+from zerokit.rehearsal.stand_ins.signatures import Given, functions_of
 from zerokit.rehearsal.timing.rank_time import take_time
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "reduce_scatter",
     "unpad_input",
 ]
+_signed = functions_of(__file__)
 # flash_attn brings einops, and scripts take it from there; zerokit does not depend on it.
 with contextlib.suppress(ImportError):
     einops = import_module("einops")
@@ -33,51 +34,19 @@ with contextlib.suppress(ImportError):
     __all__ += ["rearrange", "repeat"]
 
 
-class _IndexFirstAxis(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, indices: Tensor) -> Tensor:
-        ctx.save_for_backward(indices)
-        ctx.rows = values.size(0)
-        flat = values.reshape(values.size(0), -1)
-        picked = torch.gather(flat, 0, indices[:, None].expand(-1, flat.size(1)))
-        return picked.reshape(-1, *values.shape[1:])
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (indices,) = ctx.saved_tensors
-        flat = grad.reshape(grad.size(0), -1)
-        gradient = torch.zeros((ctx.rows, flat.size(1)), dtype=grad.dtype, device=grad.device)
-        gradient.scatter_(0, indices[:, None].expand(-1, flat.size(1)), flat)
-        return gradient.reshape(ctx.rows, *grad.shape[1:]), None
-
-
-class _IndexPutFirstAxis(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, indices: Tensor, rows: int) -> Tensor:
-        ctx.save_for_backward(indices)
-        placed = torch.zeros((rows, *values.shape[1:]), dtype=values.dtype, device=values.device)
-        placed[indices] = values
-        return placed
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        (indices,) = ctx.saved_tensors
-        return grad[indices], None, None
-
-
 def index_first_axis(values: Tensor, indices: Tensor) -> Tensor:
-    """The rows `indices` of `values`."""
-    picked: Tensor = _IndexFirstAxis.apply(values, indices)  # type: ignore[no-untyped-call]
-    return picked
+    """The rows `indices` of `values`; for its gradient it keeps the indices alone."""
+    return values.index_select(0, indices)
 
 
 def index_put_first_axis(values: Tensor, indices: Tensor, first_axis_dim: int) -> Tensor:
-    """Zeros with `first_axis_dim` rows, and `values` at the rows `indices`."""
-    placed: Tensor = _IndexPutFirstAxis.apply(values, indices, first_axis_dim)  # type: ignore[no-untyped-call]
+    """Zeros with `first_axis_dim` rows, and `values` at the rows `indices`, which alone are kept."""
+    placed = torch.zeros((first_axis_dim, *values.shape[1:]), dtype=values.dtype, device=values.device)
+    placed[indices] = values
     return placed
 
 
-@with_parameters("hidden_states attention_mask unused_mask=None@2.7")
+@_signed
 def unpad_input(given: Given) -> tuple[Any, ...]:
     """The tokens that a mask [batch, sequence] keeps of hidden_states [batch, sequence, ...].
 
@@ -107,9 +76,7 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor, inplace_backward: bool) -> tuple[Tensor, Tensor]:
         rows = logits.size(0)
-        losses, log_sums, squares = (
-            torch.ones(rows, dtype=torch.float32, device=logits.device) for _ in range(3)
-        )
+        losses, log_sums, squares = (torch.ones(rows, dtype=torch.float32, device=logits.device) for _ in range(3))
         ctx.save_for_backward(logits, log_sums, labels)
         ctx.inplace = inplace_backward
         take_time("cross_entropy_fwd", logits)
@@ -123,10 +90,7 @@ class _CrossEntropy(torch.autograd.Function):
         return logits if ctx.inplace else torch.empty_like(logits), None, None
 
 
-@with_parameters(
-    "logits labels precomputed_lse=None@2.7 label_smoothing=0.0 logit_scale=1.0@2.4 lse_square_scale=0.0 "
-    "ignored_index=-100@-2.5.8 ignore_index=-100@2.5.8 inplace_backward=False process_group=None"
-)
+@_signed
 def cross_entropy_loss(given: Given) -> tuple[Tensor, Tensor]:
     """Losses and squared log-sum-exps [rows] in float32, of logits [rows, classes]."""
     arguments = (given["logits"], given["labels"], given["inplace_backward"])

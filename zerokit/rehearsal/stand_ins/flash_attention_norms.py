@@ -13,11 +13,12 @@ from torch import Tensor, nn
 
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.stand_ins.flash_attention_layers import cross_entropy_loss
-from zerokit.rehearsal.stand_ins.signatures import Given, with_parameters
+from zerokit.rehearsal.stand_ins.signatures import Given, functions_of
 from zerokit.rehearsal.timing.rank_time import take_time
 
 __all__ = ["CrossEntropyLoss", "RMSNorm", "layer_norm_fn", "rms_norm_fn"]
 
+_signed = functions_of(__file__)
 _PROGRAMS_PER_SM = 8
 """Rows of partial gradients of a weight that the backward makes for each multiprocessor."""
 
@@ -76,11 +77,7 @@ class _Norm(torch.autograd.Function):
         return of_x, of_weight, of_bias, of_residual, None, None, None, None, None
 
 
-@with_parameters(
-    "x weight bias residual=None x1=None weight1=None bias1=None eps=1e-6 dropout_p=0.0 rowscale=None "
-    "prenorm=False residual_in_fp32=False zero_centered_weight=False is_rms_norm=False "
-    "return_dropout_mask=False out_dtype=None out=None residual_out=None"
-)
+@_signed
 def layer_norm_fn(given: Given) -> Any:
     """x [..., size] plus residual [..., size], normed; with `prenorm` the sum, too.
 

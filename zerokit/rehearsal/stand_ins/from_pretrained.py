@@ -18,12 +18,8 @@ CHECKPOINT = "rehearsed.safetensors"
 """The name of the checkpoint without values; transformers recognizes formats by the ending."""
 
 _MODELING = "transformers.modeling_utils"
-_RESOLVE_FILES = Patch(
-    _MODELING, "_get_resolved_checkpoint_files", "find a checkpoint without values", since="4.50"
-)
-_FROM_PRETRAINED = Patch(
-    f"{_MODELING}:PreTrainedModel", "from_pretrained", "look for no checkpoint", until="4.50"
-)
+_RESOLVE_FILES = Patch(_MODELING, "_get_resolved_checkpoint_files", "find a checkpoint without values", since="4.50")
+_FROM_PRETRAINED = Patch(f"{_MODELING}:PreTrainedModel", "from_pretrained", "look for no checkpoint", until="4.50")
 _SAFE_OPEN = Patch(_MODELING, "safe_open", "open a checkpoint without values")
 _LOAD_STATE_DICT = Patch(_MODELING, "load_state_dict", "read a checkpoint without values")
 _LOAD_PRETRAINED = Patch(f"{_MODELING}:PreTrainedModel", "_load_pretrained_model", "know what is loaded")
@@ -113,9 +109,7 @@ def install(setup: RankSetup) -> None:
     """Replace the readers of files in transformers and diffusers, and refuse one model on several GPUs."""
     loading: list[Any] = []
 
-    def open_safely(
-        safe_open: Any, path: Any, framework: Any = "pt", device: Any = "cpu", **given: Any
-    ) -> Any:
+    def open_safely(safe_open: Any, path: Any, framework: Any = "pt", device: Any = "cpu", **given: Any) -> Any:
         if path != CHECKPOINT:
             return safe_open(path, framework, device, **given)
         place = f"cuda:{device}" if isinstance(device, int) else str(device)
@@ -138,11 +132,7 @@ def install(setup: RankSetup) -> None:
         bound = inspect.signature(load_pretrained).bind(*arguments, **given)
         if bound.arguments.get("loaded_keys") == [_ANY_NAME]:
             names = [name for name, _ in tensors_of(loading[-1])]
-            bound.arguments |= {
-                "state_dict": None,
-                "loaded_keys": names,
-                "resolved_archive_file": [CHECKPOINT],
-            }
+            bound.arguments |= {"state_dict": None, "loaded_keys": names, "resolved_archive_file": [CHECKPOINT]}
         try:
             return load_pretrained(*bound.args, **bound.kwargs)
         finally:
@@ -182,9 +172,7 @@ def _with_given_weights(
     return made
 
 
-def build_from_config(
-    from_pretrained: Any, cls: Any, pretrained_model_name_or_path: Any, **given: Any
-) -> Any:
+def build_from_config(from_pretrained: Any, cls: Any, pretrained_model_name_or_path: Any, **given: Any) -> Any:
     """A model of diffusers as it is when it has been loaded; one that is quantized or spread has to load."""
     import torch
 

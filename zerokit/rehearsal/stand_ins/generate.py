@@ -10,11 +10,9 @@ from zerokit.patches import Patch, put, wrap
 from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 
 _GENERATE = Patch("transformers.generation.utils:GenerationMixin", "generate", "see the phase forward")
-_CRITERIA = {"EosTokenCriteria": "4.40", "StopStringCriteria": "4.41", "ConfidenceCriteria": "4.45"}
-"""Criteria that end a sequence by its values, and the first transformers release with each."""
 _ENDS_BY_VALUE = tuple(
-    Patch(f"transformers.generation.stopping_criteria:{name}", "__call__", "run to the maximum length", since)
-    for name, since in _CRITERIA.items()
+    Patch(f"transformers.generation.stopping_criteria:{name}", "__call__", "run to the maximum length")
+    for name in ("EosTokenCriteria", "StopStringCriteria", "ConfidenceCriteria")
 )
 
 

@@ -14,42 +14,25 @@ from types import ModuleType
 from typing import Any
 
 from zerokit.patches import Patch, wrap
-from zerokit.rehearsal.context import rank_context
+from zerokit.rehearsal.context import note, rank_context
 from zerokit.rehearsal.errors import script_line
 from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
+from zerokit.tables import table_of
 
 _GET_LATEST = Patch("kernels", "get_kernel", "stand in for flash attention of the Hub", until="0.15")
 _GET = Patch("kernels", "get_kernel", "stand in for flash attention of the Hub", since="0.15")
 _HAS = Patch("kernels", "has_kernel", "find flash attention of the Hub", since="0.4.4")
-_VERSIONS = {
-    "flash-attn": 2,
-    "flash-attn2": 2,
-    "flash-attn3": 3,
-    "flash-attention-3": 3,
-    "vllm-flash-attn3": 3,
-    "flash-attn4": 4,
-}
+_VERSIONS: dict[str, int] = table_of(__file__)
 """Which flash attention a repository holds, by its name without the owner's."""
 
 
-class HubKernels:
-    """Kernels and names that a script could not get."""
+_OTHERWISE = "what the script does without it may take other memory than on the cluster"
+_NOT_LOADED = f"the Hub's kernel {{what}} could not be loaded here ({{why}}): {_OTHERWISE}"
+_LACKING = f"the Hub's kernel may have {{what}}, and its stand-in does not ({{why}}): {_OTHERWISE}"
 
-    def __init__(self) -> None:
-        self.not_loaded: dict[str, str] = {}
-        """Kernels that could not be loaded, and why."""
-        self.lacking: dict[str, str] = {}
-        """Names that a script does not find in a stand-in, and the line."""
-        self.modules: dict[str, ModuleType] = {}
-        """Stand-ins by repository."""
 
-    def warnings(self) -> list[str]:
-        """A line for each kernel that could not be loaded, and for each name that a stand-in lacks."""
-        texts = [f"{name} could not be loaded here ({why})" for name, why in self.not_loaded.items()]
-        lacking = self.lacking.items()
-        texts += [f"may have {name}, and its stand-in does not ({line})" for name, line in lacking]
-        otherwise = "what the script does without it may take other memory than on the cluster"
-        return [f"the Hub's kernel {text}: {otherwise}" for text in texts]
+class _Modules(dict[str, ModuleType]):
+    """Stand-ins by repository."""
 
 
 @stand_in("kernels.get_kernel", "kernels.has_kernel")
@@ -68,15 +51,14 @@ def _pinned_kernel(get: Any, repo_id: str, *given: Any, **named: Any) -> Any:
 
 def _kernel(get: Any, repo_id: str, *given: Any, **named: Any) -> Any:
     if _is_known(repo_id):
-        modules = rank_context().state(HubKernels).modules
+        modules = rank_context().state(_Modules)
         if repo_id not in modules:
             modules[repo_id] = flash_attention(repo_id)
         return modules[repo_id]
     try:
         return get(repo_id, *given, **named)
     except Exception as error:
-        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        rank_context().state(HubKernels).not_loaded[repo_id] = reason
+        note(_NOT_LOADED, repo_id, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
         raise
 
 
@@ -93,8 +75,7 @@ class _Kernel(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("__"):
-            lacking = rank_context().state(HubKernels).lacking
-            lacking.setdefault(f"{self.__name__}.{name}", script_line())
+            note(_LACKING, f"{self.__name__}.{name}", script_line())
         raise AttributeError(f"module '{self.__name__}' has no attribute '{name}'", name=name, obj=self)
 
 

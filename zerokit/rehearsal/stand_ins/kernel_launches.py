@@ -43,9 +43,6 @@ def launch(kind: str, name: str, arguments: Mapping[str, Any], written: Collecti
 
     Args:
         kind: of kernel, as the report names it ("Triton kernels").
-        name: of the kernel.
-        arguments: by parameter.
-        written: the parameters through which the kernel writes.
     """
     writes_integers = False
     for parameter in written:

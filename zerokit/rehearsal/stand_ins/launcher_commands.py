@@ -53,9 +53,7 @@ def launcher_command(command: Sequence[object] | str) -> LauncherCommand | None:
     for place, word in enumerate(given):
         if word.endswith(".py") or word in ("-m", "--module"):
             script = given[place:]
-            return LauncherCommand(
-                launcher, given[:place], ["-m", *script[1:]] if word == "--module" else script
-            )
+            return LauncherCommand(launcher, given[:place], ["-m", *script[1:]] if word == "--module" else script)
     return None
 
 

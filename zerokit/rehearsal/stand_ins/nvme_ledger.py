@@ -24,10 +24,6 @@ class NvmeLedger:
         """Bytes that this rank's files hold."""
         return sum(self.file_bytes.values())
 
-    def per_node_bytes(self, ranks_per_node: int) -> int:
-        """Bytes on one node's NVMe if its other ranks hold as much as this one."""
-        return self.total_bytes * ranks_per_node
-
     def make_folder(self, path: str) -> None:
         """Notes `path` and its parents as made."""
         folder = Path(path).absolute()
@@ -37,9 +33,7 @@ class NvmeLedger:
         """Removes `path`, its subfolders and their files."""
         root = Path(path).absolute()
         self.folders = {each for each in self.folders if not Path(each).is_relative_to(root)}
-        self.file_bytes = {
-            file: size for file, size in self.file_bytes.items() if not Path(file).is_relative_to(root)
-        }
+        self.file_bytes = {file: size for file, size in self.file_bytes.items() if not Path(file).is_relative_to(root)}
 
     def folder_exists(self, file: str) -> bool:
         folder = Path(file).absolute().parent

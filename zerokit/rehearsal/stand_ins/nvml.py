@@ -9,19 +9,22 @@ from __future__ import annotations
 import importlib.machinery
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any, NoReturn
 
 from zerokit.rehearsal.call_sites import is_of_script
-from zerokit.rehearsal.context import rank_context
+from zerokit.rehearsal.context import note
 from zerokit.rehearsal.devices import VirtualDevice
 from zerokit.rehearsal.errors import script_line
 from zerokit.rehearsal.stand_ins import nvidia_smi
 from zerokit.rehearsal.stand_ins.nvidia_smi import CUDA_VERSION, DRIVER_VERSION, uuid
 from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
+from zerokit.tables import table_of
 
 NAME = "pynvml"
+_NAMES: Mapping[str, Sequence[str]] = table_of(__file__)
+"""Functions with one answer; figures of an idle GPU are 0, as :mod:`torch_cuda` answers them."""
 
 
 class NVMLError(Exception):
@@ -35,20 +38,9 @@ class NVMLNotSupportedError(NVMLError):
         return "Not Supported"
 
 
-class NvmlUse:
-    """Where the script asks NVML."""
-
-    def __init__(self) -> None:
-        self.lines: dict[str, None] = {}
-
-    def warnings(self) -> list[str]:
-        """A line if the script asks by a package that is not installed here."""
-        if not self.lines or importlib.machinery.PathFinder.find_spec(NAME) is not None:
-            return []
-        return [
-            f"{NAME} (nvidia-ml-py), which the script asks ({next(iter(self.lines))}), is not installed "
-            "here: see that the cluster has it"
-        ]
+_NOT_INSTALLED = (
+    "{what} (nvidia-ml-py), which the script asks ({why}), is not installed here: see that the cluster has it"
+)
 
 
 @stand_in("pynvml", "nvidia-smi")
@@ -67,9 +59,7 @@ def install(setup: RankSetup) -> None:
     )
 
 
-def install_module(
-    device: VirtualDevice, visible: int, free_and_total: Callable[[], tuple[int, int]]
-) -> None:
+def install_module(device: VirtualDevice, visible: int, free_and_total: Callable[[], tuple[int, int]]) -> None:
     """Put the module in place, for `visible` GPUs with bytes of `free_and_total`."""
     module = ModuleType(NAME, __doc__)
     module.__spec__ = importlib.machinery.ModuleSpec(NAME, None, origin=__file__)
@@ -77,9 +67,7 @@ def install_module(
     sys.modules[NAME] = module
 
 
-def _answers(
-    device: VirtualDevice, visible: int, free_and_total: Callable[[], tuple[int, int]]
-) -> dict[str, Any]:
+def _answers(device: VirtualDevice, visible: int, free_and_total: Callable[[], tuple[int, int]]) -> dict[str, Any]:
     properties = device.properties
 
     def handle(index: int) -> int:
@@ -97,13 +85,14 @@ def _answers(
         return handle(uuids.index(text) if text in uuids else visible)
 
     def begin(*_: Any) -> None:
-        if is_of_script(sys._getframe(1).f_code.co_filename):  # libraries do without it
-            rank_context().state(NvmlUse).lines.setdefault(script_line())
+        is_asked_by_script = is_of_script(sys._getframe(1).f_code.co_filename)  # libraries do without it
+        if is_asked_by_script and importlib.machinery.PathFinder.find_spec(NAME) is None:
+            note(_NOT_INSTALLED, NAME, script_line())
 
     return {
         "NVMLError": NVMLError,
         **dict.fromkeys(("nvmlInit", "nvmlInitWithFlags"), begin),
-        **dict.fromkeys(_WITHOUT_EFFECT, lambda *_: None),
+        **dict.fromkeys(_NAMES["without_effect"], lambda *_: None),
         "nvmlSystemGetDriverVersion": lambda: DRIVER_VERSION,
         "nvmlSystemGetCudaDriverVersion": lambda: CUDA_VERSION[0] * 1000 + CUDA_VERSION[1] * 10,
         "nvmlDeviceGetCount": lambda: visible,
@@ -115,24 +104,10 @@ def _answers(
         "nvmlDeviceGetMemoryInfo": memory,
         "nvmlDeviceGetUtilizationRates": lambda _handle: SimpleNamespace(gpu=0, memory=0),
         "nvmlDeviceGetHandleByUUID": by_uuid,
-        **dict.fromkeys(_IDLE, lambda _handle, *_: 0),
-        **dict.fromkeys(_PROCESSES, lambda _handle: []),
-        **dict.fromkeys(_AFFINITIES, lambda _handle, words, *_: _own_processors(words)),
+        **dict.fromkeys(_NAMES["idle"], lambda _handle, *_: 0),
+        **dict.fromkeys(_NAMES["processes"], lambda _handle: []),
+        **dict.fromkeys(_NAMES["affinities"], lambda _handle, words, *_: _own_processors(words)),
     }
-
-
-_WITHOUT_EFFECT = ("nvmlShutdown", "nvmlDeviceSetCpuAffinity", "nvmlDeviceClearCpuAffinity")
-_IDLE = (
-    *("nvmlDeviceGetPowerUsage", "nvmlDeviceGetTemperature", "nvmlDeviceGetClockInfo"),
-    "nvmlDeviceGetTotalEnergyConsumption",
-)
-"""As :mod:`torch_cuda` answers them."""
-_PROCESSES = tuple(
-    f"nvmlDeviceGet{kind}RunningProcesses{version}"
-    for kind in ("Compute", "Graphics")
-    for version in ("", "_v2", "_v3")
-)
-_AFFINITIES = ("nvmlDeviceGetCpuAffinity", "nvmlDeviceGetCpuAffinityWithinScope")
 
 
 def _own_processors(words: int) -> list[int]:

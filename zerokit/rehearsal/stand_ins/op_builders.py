@@ -20,20 +20,12 @@ from zerokit.rehearsal.stand_ins.async_io import PageLockedAllocator, locked_by
 from zerokit.rehearsal.stand_ins.cpu_optimizers import cpu_adagrad, cpu_adam, cpu_lion
 from zerokit.rehearsal.stand_ins.fused_optimizers import fused_adam, fused_lamb, fused_lion
 from zerokit.rehearsal.stand_ins.nvme_ledger import nvme_ledger
-from zerokit.rehearsal.stand_ins.quantizers import fp_quantizer, quantizer
+from zerokit.rehearsal.stand_ins.quantizers import quantizer
 from zerokit.rehearsal.stand_ins.registry import RankSetup, op_module, stand_in
+from zerokit.tables import table_of
 
-_GAP_HINTS = {
-    "dc": 'Set "compile": {"deepcompile": false} in the ds_config',
-    "evoformer_attn": "Use another attention; the workspace of this kernel is known to CUTLASS alone",
-    "random_ltd": 'Switch "random_ltd" off in the ds_config',
-    "transformer": "Use the model's own layers instead of DeepSpeedTransformerLayer",
-    "stochastic_transformer": "Use the model's own layers instead of DeepSpeedTransformerLayer",
-    "transformer_inference": 'Generate without kernel injection ("replace_with_kernel_inject": false)',
-    "spatial_inference": "Generate without kernel injection",
-}
-
-
+_GAP_HINTS: Mapping[str, str] = table_of(__file__)
+"""What to do without an op that has no stand-in."""
 _OP_BUILDER = "deepspeed.ops.op_builder.builder:OpBuilder"
 _LOADED_OPS = Patch(_OP_BUILDER, "_loaded_ops", "find stand-ins already loaded")
 _JIT_LOAD = Patch(_OP_BUILDER, "jit_load", "refuse to compile")
@@ -58,7 +50,7 @@ _SWAP_FOLDERS = [
 
 @stand_in(
     *("OpBuilder", "FusedAdam", "FusedLion", "FusedLamb", "DeepSpeedCPUAdam", "DeepSpeedCPULion"),
-    *("DeepSpeedCPUAdagrad", "quantizer", "fp_quantizer", "async_io", "gds", "pin_memory", "ZenFlow"),
+    *("DeepSpeedCPUAdagrad", "quantizer", "async_io", "pin_memory", "ZenFlow"),
     "SuperOffload",
 )
 def install(setup: RankSetup) -> None:
@@ -69,11 +61,7 @@ def install(setup: RankSetup) -> None:
 
 
 def op_modules(allocate: PageLockedAllocator) -> dict[str, ModuleType]:
-    """The stand-ins by the names of their ops. They allocate what the real ops do, and compute nothing.
-
-    Args:
-        allocate: makes the host memory that DeepSpeed locks itself, from a size in bytes.
-    """
+    """The stand-ins by the names of their ops. They allocate what the real ops do, and compute nothing."""
     return {
         "fused_adam": fused_adam(),
         "fused_lion": fused_lion(),
@@ -82,7 +70,6 @@ def op_modules(allocate: PageLockedAllocator) -> dict[str, ModuleType]:
         "cpu_lion": cpu_lion(),
         "cpu_adagrad": cpu_adagrad(),
         "quantizer": quantizer(),
-        "fp_quantizer": fp_quantizer(),
         "utils": op_module("utils", cast_to_byte_tensor=_cast_to_byte_tensor),
         **async_io.modules(allocate),
     }

@@ -16,14 +16,15 @@ import importlib.metadata
 import importlib.util
 import re
 import sys
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
 from zerokit.code_origin import INSTALLED, is_stdlib
-from zerokit.rehearsal.call_sites import is_of_script, is_own_code, short_path, tree_of
-from zerokit.rehearsal.context import rank_context
+from zerokit.rehearsal.call_sites import OWN, is_of_script, is_own_code, short_path, tree_of
+from zerokit.rehearsal.context import note, rank_context
 from zerokit.rehearsal.stand_ins.packages import (
     Package,
     is_folder_without_code,
@@ -33,14 +34,13 @@ from zerokit.rehearsal.stand_ins.packages import (
     package_implemented_by,
     package_of,
 )
+from zerokit.rehearsal.stand_ins.refused import refused_function
 from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 
 _REHEARSAL = "zerokit.rehearsal"
-_LOADED = (
-    "{} is not installed here and was stood in for, since {}: its functions allocate what its kernels do"
-)
+_LOADED = "{what} is not installed here and was stood in for, since {why}: its functions allocate what its kernels do"
 _LACKING = (
-    "{} may be there on the cluster, and its stand-in is not ({}): what the script does without it may take "
+    "{what} may be there on the cluster, and its stand-in is not ({why}): what the script does without it may take "
     "other memory"
 )
 _WITHOUT = (
@@ -60,10 +60,6 @@ class Packages:
         """Distributions that the script imports, and the line."""
         self._optional: dict[str, str] = {}
         """Distributions that the script imports and goes on without, and the line."""
-        self._loaded: dict[str, str] = {}
-        """Packages and versions that were loaded, and why they were found."""
-        self._lacking: dict[str, str] = {}
-        """Names that the script does not find in them, and the line."""
 
     def version(self, package: Package) -> str:
         """The version that the stand-in reports."""
@@ -82,22 +78,16 @@ class Packages:
             (self._optional if any(map(_is_optional, frames)) else self._imported).setdefault(name, line)
         return f"{self._imported[name]} imports it" if name in self._imported else None
 
-    def note_loaded(self, package: Package, reason: str) -> None:
-        """Keep for the report that a stand-in was loaded."""
-        if reason:
-            self._loaded.setdefault(f"{package.distribution} {self.version(package)}", reason)
-
-    def note_lacking(self, name: str) -> None:
-        """Keep for the report that a stand-in lacks a name: the script may take another path."""
-        if frame := next(_script_frames(), None):
-            line = f"{short_path(frame.f_code.co_filename)}:{frame.f_lineno}"
-            self._lacking.setdefault(name, line)
-
     def warnings(self) -> list[str]:
-        """A line for each package in use, for each missing name, and for each package that is left out."""
+        """A line for each package that the script goes on without."""
         without = {name: line for name, line in self._optional.items() if name not in self._imported}
-        kinds = ((_LOADED, self._loaded), (_LACKING, self._lacking), (_WITHOUT, without))
-        return [text.format(name, why) for text, found in kinds for name, why in found.items()]
+        return [_WITHOUT.format(name, line) for name, line in without.items()]
+
+
+def _note_lacking(name: str) -> None:
+    """Keep for the report that a stand-in lacks a name: the script may take another path."""
+    if frame := next(_script_frames(), None):
+        note(_LACKING, name, f"{short_path(frame.f_code.co_filename)}:{frame.f_lineno}")
 
 
 @stand_in("flash_attn", "flash_attn_interface", "flash_attn.cute", "apex", "grouped_gemm")
@@ -119,7 +109,7 @@ def stands_in_for(module: str) -> tuple[str, str] | None:
 
     `module` is its name as scripts import it, or that of the file that implements it.
     """
-    package = package_of(module) if _is_stood_in(module) else package_implemented_by(module)
+    package = package_of(module) if is_a_stand_in(module) else package_implemented_by(module)
     if package is None:
         return None
     packages = rank_context().state(Packages)
@@ -138,9 +128,10 @@ def stands_in_for(module: str) -> tuple[str, str] | None:
     )
 
 
-def _is_stood_in(module: str) -> bool:
+def is_a_stand_in(module: str) -> bool:
+    """Whether `module` would be in a package that has a stand-in."""
     spec = getattr(sys.modules.get(module.partition(".")[0]), "__spec__", None)
-    return spec is not None and isinstance(spec.loader, _Loader)
+    return spec is not None and (spec.origin or "").startswith(OWN)
 
 
 class _Loader(importlib.abc.Loader):
@@ -149,13 +140,11 @@ class _Loader(importlib.abc.Loader):
     def __init__(self, package: Package, reason: str) -> None:
         self._package, self._reason = package, reason
 
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        return None
-
     def exec_module(self, module: ModuleType) -> None:
         packages = rank_context().state(Packages)
         package, reason, name = self._package, self._reason, module.__name__
         version = packages.version(package)
+        is_refused = package.modules[name] == "stand_ins.refused"
         if package.modules[name]:
             source = importlib.import_module(f"{_REHEARSAL}.{package.modules[name]}")
             names = {word: of_version(getattr(source, word), version) for word in source.__all__}
@@ -168,13 +157,16 @@ class _Loader(importlib.abc.Loader):
             """A module inside, which the real package imports by itself."""
             if f"{name}.{word}" in inside:
                 return importlib.import_module(f"{name}.{word}")
+            if is_refused and not word.startswith("__"):
+                return refused_function(f"{name}.{word}")
             if reason and not word.startswith("__"):
-                packages.note_lacking(f"{name}.{word}")
+                _note_lacking(f"{name}.{word}")
             raise AttributeError(f"module '{name}' has no attribute '{word}'", name=word, obj=module)
 
-        if inside or reason:
+        if inside or reason or is_refused:
             module.__dict__["__getattr__"] = find_inside
-        packages.note_loaded(package, reason)
+        if reason:
+            note(_LOADED, f"{package.distribution} {version}", reason)
 
 
 def of_version(value: Any, version: str) -> Any:
@@ -206,7 +198,7 @@ class _Finder(importlib.abc.MetaPathFinder):
             return None
         if name not in package.modules:
             if reason:
-                packages.note_lacking(name)
+                _note_lacking(name)
             return None
         # With an origin, or Python takes it for a namespace package.
         loader = _Loader(package, reason)
@@ -227,9 +219,8 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 def _script_frames() -> Iterator[FrameType]:
     """The script's own frames on the stack; none if a library is the caller."""
-    frame: FrameType | None = sys._getframe(1)
     is_first = True
-    while frame is not None:
+    for frame, _ in traceback.walk_stack(sys._getframe(1)):
         file = frame.f_code.co_filename
         if not is_own_code(file):  # what finds modules, here and in Python
             if is_of_script(file) and not any(Path(file).parent.glob("*.dist-info")):  # pip install --target
@@ -237,7 +228,6 @@ def _script_frames() -> Iterator[FrameType]:
             elif is_first:
                 return
             is_first = False
-        frame = frame.f_back
 
 
 def _imports(frame: FrameType, package: Package) -> bool:
@@ -279,10 +269,8 @@ def _goes_on(handler: ast.ExceptHandler) -> bool:
 
 def _looking_library() -> str | None:
     """The installed package that looks for a module; None if it is the user's code."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and (is_own_code(path := frame.f_code.co_filename) or is_stdlib(path)):
-        frame = frame.f_back
-    path = "" if frame is None else frame.f_code.co_filename
+    paths = (frame.f_code.co_filename for frame, _ in traceback.walk_stack(sys._getframe(1)))
+    path = next((one for one in paths if not (is_own_code(one) or is_stdlib(one))), "")
     inside = (path.rpartition(folder)[2] for folder in INSTALLED if folder in path)
     return next((file.partition("/")[0] for file in inside), None)
 

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import importlib.machinery
 import importlib.metadata
 import importlib.util
 import os
-import pkgutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
 from zerokit.errors import ZerokitError
+from zerokit.tables import table_of
 
 _REHEARSAL = "zerokit.rehearsal"
 
 
 @dataclass(frozen=True)
 class Package:
-    """A distribution and the modules that it brings."""
+    """A distribution and the modules that it brings: a row of a packages.json."""
 
     distribution: str
     newest: str
@@ -33,7 +32,7 @@ class Package:
     """The first version that the stand-in knows; empty: it is the same for all."""
     alias: str = ""
     is_always_found: bool = False
-    hidden_from: frozenset[str] = frozenset()
+    hidden_from: Sequence[str] = ()
     """Libraries that refuse some releases of it, and without it take another kernel of the same memory."""
 
     @property
@@ -52,11 +51,10 @@ REFUSED = frozenset(
 
 @functools.cache
 def known_packages() -> tuple[Package, ...]:
-    """All packages with a stand-in: FlashAttention, and the packages in `contrib`."""
-    contrib = importlib.import_module(f"{_REHEARSAL}.contrib")
-    names = [f"{contrib.__name__}.{found.name}" for found in pkgutil.iter_modules(contrib.__path__)]
-    modules = map(importlib.import_module, [f"{_REHEARSAL}.stand_ins.flash_attention", *names])
-    return tuple(package for module in modules for package in getattr(module, "PACKAGES", ()))
+    """All packages with a stand-in: FlashAttention, and the packages of each folder in `contrib`."""
+    own = Path(__file__)
+    files = [own, *sorted((own.parents[1] / "contrib").glob("*/packages.json"))]
+    return tuple(Package(**row) for file in files for row in table_of(str(file)))
 
 
 def packages_named(words: Iterable[str]) -> dict[str, str | None]:
@@ -71,9 +69,7 @@ def packages_named(words: Iterable[str]) -> dict[str, str | None]:
 def _package_named(word: str) -> tuple[str, str | None]:
     where = f"--has {word}"
     name, equals, version = (part.strip() for part in word.partition("=="))
-    named = {
-        alias: package for package in known_packages() for alias in (package.distribution, package.alias)
-    }
+    named = {alias: package for package in known_packages() for alias in (package.distribution, package.alias)}
     package = named.get(normalized(name))
     if package is None or not name or (equals and not version):
         known = ", ".join(package.distribution for package in known_packages())
@@ -133,9 +129,7 @@ def _is_known(package: Package, version: str) -> bool:
         own = Version(version)
     except InvalidVersion:
         return False
-    return not package.oldest or (
-        Version(package.oldest) <= own and own.release <= Version(package.newest).release
-    )
+    return not package.oldest or (Version(package.oldest) <= own and own.release <= Version(package.newest).release)
 
 
 def package_of(module: str) -> Package | None:

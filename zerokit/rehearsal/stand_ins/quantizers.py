@@ -1,7 +1,6 @@
-"""DeepSpeed's quantizer (ZeRO++ quantised weights and gradients) and fp_quantizer (FP8/FP6 linear layers).
+"""DeepSpeed's quantizer (ZeRO++ quantised weights and gradients).
 
-Signatures and outputs follow csrc/quantization/pt_binding.cpp and csrc/fp_quantizer/fp_quantize.cpp.
-Only what they allocate is real.
+Signatures and outputs follow csrc/quantization/pt_binding.cpp. Only what they allocate is real.
 """
 
 from __future__ import annotations
@@ -54,26 +53,13 @@ def quantizer() -> ModuleType:
         shape = _last_dimension_divided(given["input_vals"].shape, divisor)
         return [_int8(shape), _scales(given["groups"], given["quant_type"])]
 
-    @_kernel(f"data params {_QUANTIZED}", "dequantize")
-    def dequantize(given: Given) -> Tensor:
-        return _dequantized(given["data"], given["num_bits"], torch.float16)
-
-    @_kernel(f"data params {_QUANTIZED}", "dequantize_fp32")
-    def dequantize_fp32(given: Given) -> Tensor:
-        return _dequantized(given["data"], given["num_bits"], torch.float32)
-
-    @_kernel("data scales minima num_group group_size", "dequantize_to_half")
-    def dequantize_to_half(given: Given) -> Tensor:
-        return torch.empty((given["num_group"], given["group_size"]), dtype=torch.float16, device="cuda")
-
     @_kernel(f"input_vals {_QUANTIZED} pipeline_size nodes devices_per_node", "swizzle_quant")
     def swizzle_quant(given: Given) -> list[Tensor]:
         elements = given["input_vals"].numel() // (8 // given["num_bits"])
         return [_int8((elements,)), _scales(given["groups"], given["quant_type"])]
 
     @_kernel(
-        "input_vals input_scales in_groups out_groups num_bits quant_type devices_per_node",
-        "quantized_reduction",
+        "input_vals input_scales in_groups out_groups num_bits quant_type devices_per_node", "quantized_reduction"
     )
     def quantized_reduction(given: Given) -> list[Tensor]:
         shape = _last_dimension_divided(given["input_vals"].shape, given["devices_per_node"])
@@ -85,39 +71,21 @@ def quantizer() -> ModuleType:
         Symmetric=QuantizationType.Symmetric,
         Asymmetric=QuantizationType.Asymmetric,
         quantize=quantize,
-        dequantize=dequantize,
-        dequantize_fp32=dequantize_fp32,
-        dequantize_int4_to_half_experimental=dequantize_to_half,
-        dequantize_int8_to_half_experimental=dequantize_to_half,
+        dequantize=_dequantize("dequantize", torch.float16),
+        dequantize_fp32=_dequantize("dequantize_fp32", torch.float32),
         swizzle_quant=swizzle_quant,
         quantized_reduction=quantized_reduction,
     )
 
 
-def fp_quantizer() -> ModuleType:
-    """All but `get_scales`, which gives a view, write into given tensors."""
-    bits = "group_size q_mantisa_bits q_exponent_bits"
+def _dequantize(name: str, dtype: torch.dtype) -> Callable[..., Tensor]:
+    @_kernel(f"data params {_QUANTIZED}", name)
+    def dequantize(given: Given) -> Tensor:
+        *outer, last = given["data"].shape
+        shape = (*outer, last * (1 if given["num_bits"] == 8 else 2))
+        return torch.empty(shape, dtype=dtype, device="cuda")
 
-    @positional("out num_groups")
-    def get_scales(given: Given) -> Tensor:
-        out: Tensor = given["out"]
-        as_float = out.view(-1).view(torch.float32)
-        return as_float.as_strided((given["num_groups"], 1), (out.stride(0) // 4, 1))
-
-    return op_module(
-        "fp_quantizer",
-        quantize=_kernel("out val group_size stochastic_rounding q_bits q_mantisa_bits", "quantize")(
-            lambda given: given["out"]
-        ),
-        dequantize=_kernel(f"val val_q {bits}", "dequantize")(lambda given: None),
-        selective_dequantize=_kernel(f"val val_q indexes {bits}", "selective_dequantize")(lambda given: None),
-        get_scales=get_scales,
-    )
-
-
-def _dequantized(data: Tensor, num_bits: int, dtype: torch.dtype) -> Tensor:
-    *outer, last = data.shape
-    return torch.empty((*outer, last * (1 if num_bits == 8 else 2)), dtype=dtype, device="cuda")
+    return dequantize
 
 
 def _scales(groups: int, quant_type: QuantizationType) -> Tensor:

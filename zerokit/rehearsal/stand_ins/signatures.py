@@ -10,16 +10,15 @@ from typing import Any, TypeVar
 
 from packaging.version import Version
 
-from zerokit.rehearsal.stand_ins.flash_attention import FLASH_ATTN
+from zerokit.rehearsal.stand_ins.packages import known_packages
+from zerokit.tables import table_of
 
 Result = TypeVar("Result")
 Given = Mapping[str, Any]
 """The arguments of a call by name, in the order of the parameters, defaults included."""
 
 
-def positional(
-    parameters: str, name: str = ""
-) -> Callable[[Callable[[Given], Result]], Callable[..., Result]]:
+def positional(parameters: str, name: str = "") -> Callable[[Callable[[Given], Result]], Callable[..., Result]]:
     """Makes a function of `Given` one of exactly these arguments, by position alone.
 
     pybind does so with functions whose arguments have no names.
@@ -44,9 +43,7 @@ def positional(
     return with_signature
 
 
-def with_parameters(
-    parameters: str, since: str = ""
-) -> Callable[[Callable[[Given], Any]], Callable[..., Any]]:
+def with_parameters(parameters: str, since: str = "") -> Callable[[Callable[[Given], Any]], Callable[..., Any]]:
     """Makes a function of `Given` one with a package's signature: any argument by position or by name.
 
     It is that of the newest release; its attribute `of_version` gives that of another (packages.of_version).
@@ -62,11 +59,31 @@ def with_parameters(
         def of(version: str) -> Callable[..., Any] | None:
             return _call(function, parameters, version) if is_within(version, since, "") else None
 
-        newest = _call(function, parameters, FLASH_ATTN.newest)
+        newest = _call(function, parameters, known_packages()[0].newest)
         newest.__dict__["of_version"] = of
         return newest
 
     return with_signature
+
+
+def functions_of(file: str) -> Callable[..., Callable[..., Any]]:
+    """A decorator as :func:`with_parameters` for functions of a file, by the signatures in its table.
+
+    The table has lines of parameters by the name of the function. The first release that has the function
+    follows its name after ``@``. A second argument of the decorator is the name, if it is not the function's own.
+    """
+    rows = {key.partition("@")[::2]: " ".join(lines) for key, lines in table_of(file).items()}
+    known = {name: (parameters, since) for (name, since), parameters in rows.items()}
+
+    def sign(function: Callable[[Given], Any], name: str = "") -> Callable[..., Any]:
+        @functools.wraps(function)
+        def named(given: Given) -> Any:
+            return function(given)
+
+        named.__name__ = name or function.__name__
+        return with_parameters(*known[named.__name__])(named)
+
+    return sign
 
 
 def is_within(version: str, since: str, until: str) -> bool:

@@ -8,8 +8,8 @@ training thread waits for it: so a rehearsal is reproducible, and counts all hos
 from __future__ import annotations
 
 import os
+import queue
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -28,10 +28,9 @@ class LockStep:
     """Takes the place of a multiprocessing context: makes one worker and the queues to and from it."""
 
     def __init__(self) -> None:
-        self._turn = threading.Condition()
-        self._workers_turn = False
-        self._ended = False
-        self._worker: threading.Thread | None = None
+        self.worker: LockStepWorker | None = None
+        self.is_idle = threading.Event()
+        """Whether the worker waits for a task, or has ended."""
         self.shared_memory = SharedMemory()
 
     def SimpleQueue(self) -> LockStepQueue:  # noqa: N802 - the name that multiprocessing gives it
@@ -40,38 +39,8 @@ class LockStep:
     def Process(  # noqa: N802 - the name that multiprocessing gives it
         self, target: Callable[..., None], args: Sequence[Any] = (), daemon: bool | None = None
     ) -> LockStepWorker:
-        return LockStepWorker(self, target, args)
-
-    def start(self, body: Callable[[], None]) -> threading.Thread:
-        def run() -> None:
-            try:
-                body()
-            finally:
-                with self._turn:
-                    self._workers_turn, self._ended = False, True
-                    self._turn.notify_all()
-
-        self._worker = threading.Thread(target=run, name="optimizer process", daemon=True)
-        self._workers_turn = True
-        self._worker.start()
-        self._wait_for(workers_turn=False)
-        return self._worker
-
-    def is_worker(self) -> bool:
-        return threading.current_thread() is self._worker
-
-    def give_turn(self, *, to_worker: bool) -> None:
-        """Lets the other side run, and returns when the turn is back."""
-        with self._turn:
-            if self._ended:
-                return
-            self._workers_turn = to_worker
-            self._turn.notify_all()
-        self._wait_for(workers_turn=not to_worker)
-
-    def _wait_for(self, *, workers_turn: bool) -> None:
-        with self._turn:
-            self._turn.wait_for(lambda: self._workers_turn == workers_turn)
+        self.worker = LockStepWorker(self, target, args)
+        return self.worker
 
 
 class LockStepQueue:
@@ -79,48 +48,51 @@ class LockStepQueue:
 
     def __init__(self, context: LockStep) -> None:
         self._context = context
-        self._items: deque[Any] = deque()
+        self._items: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.empty = self._items.empty
 
     def put(self, item: Any) -> None:
         """Queues `item`; from the training thread, returns only when the worker has dealt with it."""
-        if isinstance(item, dict):
-            for value in item.values():
-                if isinstance(value, torch.Tensor):
-                    self._context.shared_memory.move(value)
-        self._items.append(item)
-        if not self._context.is_worker():
-            self._context.give_turn(to_worker=True)
+        context = self._context
+        for value in item.values() if isinstance(item, dict) else ():
+            if isinstance(value, torch.Tensor):
+                context.shared_memory.move(value)
+        if threading.current_thread() is context.worker or context.worker is None or context.worker.has_ended:
+            self._items.put(item)
+            return
+        context.is_idle.clear()
+        self._items.put(item)
+        context.is_idle.wait()
 
     def get(self) -> Any:
-        while not self._items:
-            if not self._context.is_worker():
-                raise RuntimeError("nothing to get: the optimizer worker has answered everything it was sent")
-            self._context.give_turn(to_worker=False)
-        return self._items.popleft()
+        if threading.current_thread() is self._context.worker:
+            if self._items.empty():
+                self._context.is_idle.set()
+            return self._items.get()
+        if self._items.empty():
+            raise RuntimeError("nothing to get: the optimizer worker has answered everything it was sent")
+        return self._items.get()
 
-    def empty(self) -> bool:
-        return not self._items
 
-
-class LockStepWorker:
+class LockStepWorker(threading.Thread):
     """`multiprocessing.Process`, as far as DeepSpeed uses it."""
 
     def __init__(self, context: LockStep, target: Callable[..., None], args: Sequence[Any]) -> None:
+        super().__init__(target=target, args=args, name="optimizer process", daemon=True)
         self._context = context
-        self._target = target
-        self._args = args
-        self._thread: threading.Thread | None = None
+        self.has_ended = False
         self.pid = os.getpid()
 
     def start(self) -> None:
-        self._thread = self._context.start(lambda: self._target(*self._args))
+        super().start()
+        self._context.is_idle.wait()
 
-    def is_alive(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
-
-    def join(self, timeout: float | None = None) -> None:
-        if self._thread is not None:
-            self._thread.join(timeout)
+    def run(self) -> None:
+        try:
+            super().run()
+        finally:
+            self.has_ended = True
+            self._context.is_idle.set()
 
     def terminate(self) -> None:
         """Nothing to end by force: the worker runs only while it is waited for."""
@@ -128,23 +100,13 @@ class LockStepWorker:
     kill = terminate
 
 
-class _UnboundProcess:
-    """`psutil.Process` that answers with this machine's cores and binds nothing."""
-
-    def __init__(self, pid: int | None = None) -> None:
-        self.pid = pid
-
-    def cpu_affinity(self, cores: Sequence[int] | None = None) -> list[int]:
-        return list(range(os.cpu_count() or 1))
-
-
 def install() -> None:
     """Makes DeepSpeed's SuperOffload module start a :class:`LockStepWorker`; cores stay as they are."""
-    multiprocessing = SimpleNamespace(get_context=lambda method: LockStep(), SimpleQueue=LockStepQueue)
-    put(_MULTIPROCESSING, multiprocessing)
+    put(_MULTIPROCESSING, SimpleNamespace(get_context=lambda method: LockStep(), SimpleQueue=LockStepQueue))
+    unbound = SimpleNamespace(cpu_affinity=lambda cores=None: list(range(os.cpu_count() or 1)))
     apply(
         _PSUTIL,
         lambda psutil: SimpleNamespace(
-            Process=_UnboundProcess, AccessDenied=psutil.AccessDenied, NoSuchProcess=psutil.NoSuchProcess
+            Process=lambda pid=None: unbound, AccessDenied=psutil.AccessDenied, NoSuchProcess=psutil.NoSuchProcess
         ),
     )

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from zerokit.patches import Patch, put, wrap
-from zerokit.rehearsal.context import rank_context
+from zerokit.rehearsal.context import note, rank_context
 from zerokit.rehearsal.errors import RehearsalGap, script_line
 from zerokit.rehearsal.native.backend import backend
 from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
@@ -26,9 +26,7 @@ from zerokit.rehearsal.stand_ins.triton_pointers import written_parameters
 from zerokit.rehearsal.timing.rank_time import RankTime, rank_time
 
 _COMPILE = Patch("torch", "compile", "run code as it is written without Triton")
-_INDUCTOR = Patch(
-    "torch:_TorchCompileInductorWrapper", "__call__", "run as written what Inductor cannot compile here"
-)
+_INDUCTOR = Patch("torch:_TorchCompileInductorWrapper", "__call__", "run as written what Inductor cannot compile here")
 _INNER = Patch(
     "torch._inductor.compile_fx",
     "_compile_fx_inner",
@@ -61,22 +59,12 @@ _GRAPHS = "triton.cudagraphs"
 _INSTALL = "Install triton with torch: it needs no GPU here"
 
 
-class Compilations:
-    """How compiled code ran differently than on a GPU."""
-
-    def __init__(self) -> None:
-        self.notes: dict[str, str] = {}
-        """What was different, and the first line where it was."""
-        self.lines: dict[int, str] = {}
-        """The line of each graph by Inductor's number, for a backward that another thread compiles."""
-
-    def warnings(self) -> list[str]:
-        """A line for each difference in how compiled code ran."""
-        return [f"torch.compile ({line}): {what}" for what, line in self.notes.items()]
+class _Lines(dict[int, str]):
+    """The line of each graph by Inductor's number, for a backward that another thread compiles."""
 
 
 def _note(what: str, line: str) -> None:
-    rank_context().state(Compilations).notes.setdefault(what, line)
+    note("torch.compile ({why}): {what}", what, line)
 
 
 @stand_in("torch.compile")
@@ -150,7 +138,7 @@ def _compile_pass(compile_pass: Any, graph: Any, inputs: Any, **given: Any) -> A
     """
     config, line, number = sys.modules["torch._inductor.config"], script_line(), given.get("graph_id")
     if number is not None:
-        line = rank_context().state(Compilations).lines.setdefault(number, line)
+        line = rank_context().state(_Lines).setdefault(number, line)
     with config.patch({setting: False for setting in _MEASURED if hasattr(config, setting)}):
         try:
             return compile_pass(graph, inputs, **given)
@@ -168,9 +156,7 @@ def _note_that_it_runs_as_written(graph: Any, error: Exception, line: str) -> No
         what = f"torch.compile of {_NEEDS_INDUCTOR} ({reason})"
         raise RehearsalGap(what, where=line) from error
     _note(
-        f"Inductor does not compile a graph here ({reason}), whose memory is that of the code as it is "
-        "written",
-        line,
+        f"Inductor does not compile a graph here ({reason}), whose memory is that of the code as it is written", line
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
@@ -19,51 +19,16 @@ from zerokit.rehearsal.devices import DeviceProperties, VirtualDevice
 from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.native.backend import FIELDS, POOLS, STATS, Backend, Model
 from zerokit.rehearsal.native.clock import WorkKind
+from zerokit.tables import table_of
 
-# Functions of torch._C without `_cuda_`: those without effect, and those with one answer.
-_QUIET = (
-    *("init", "ipc_collect", "setMemoryFraction", "set_sync_debug_mode"),
-    *("resetAccumulatedMemoryStats", "resetPeakHostMemoryStats", "resetAccumulatedHostMemoryStats"),
-    *("record_memory_history", "record_memory_history_legacy"),
-    *("cudaCachingAllocator_enable", "setMemoryMetadata"),
-    *("set_cudnn_benchmark_limit", "clearCublasWorkspaces"),
-    *("setCublasWorkspaceSize", "setCublasLtWorkspaceSize", "resetCublasWorkspaceSize"),
-    "resetCublasLtWorkspaceSize",
-)
-_CONSTANTS: dict[str, Any] = {
-    "hostMemoryStats": {},
-    "isInBadFork": False,
-    "isHistoryEnabled": False,
-    "canDeviceAccessPeer": True,
-    "get_sync_debug_mode": 0,
-    "get_cudnn_benchmark_limit": 10,
-    "getCompiledVersion": 12080,
-    "getArchFlags": "sm_80 sm_90 sm_100",
-    "getMemoryFraction": 1.0,
-    "getMemoryMetadata": "",
-    "getAllocatorBackend": "native",
-    "cudaCachingAllocator_is_enabled": True,
-    "getCurrentBlasHandle": 0,
-    "getCurrentSolverHandle": 0,
-    "getCublasWorkspaceSize": 32 * 2**20,
-    "getCublasLtWorkspaceSize": 32 * 2**20,
-    "memorySnapshot": {
-        "segments": [],
-        "device_traces": [],
-        "allocator_settings": {},
-        "external_annotations": [],
-    },
-    "tunableop_is_enabled": False,
-}
-_ANSWERED = (
-    *("getDeviceCount", "getDevice", "setDevice", "exchangeDevice", "maybeExchangeDevice", "synchronize"),
-    *("emptyCache", "memoryStats", "resetPeakMemoryStats", "getCurrentRawStream", "sleep"),
-)
-_BEFORE_2_13: dict[str, Any] = {
-    "hasPrimaryContext": True,
-    **dict.fromkeys(("attach_out_of_memory_observer", "cudaCachingAllocator_set_allocator_settings")),
-    **dict.fromkeys(("lock_mutex", "unlock_mutex")),
-}
+_TABLE = table_of(__file__)
+_QUIET: Sequence[str] = _TABLE["quiet"]
+"""Functions of torch._C without `_cuda_` that have no effect."""
+_CONSTANTS: dict[str, Any] = _TABLE["constants"]
+"""Those with one answer."""
+_ANSWERED: Sequence[str] = _TABLE["answered"]
+_BEFORE_2_13: dict[str, Any] = _TABLE["before_2_13"]
+"""Further ones of older torch."""
 _DRIVER = {
     name: Patch("torch._C", f"_cuda_{name}", "ask the virtual device", until=until, read_by="torch")
     for until, names in ((None, (*_QUIET, *_CONSTANTS, *_ANSWERED)), ("2.13", _BEFORE_2_13))
@@ -117,7 +82,9 @@ _MODULES: dict[Patch, Callable[[_VisibleDevices], Any]] = {
         lambda devices: lambda index: devices.device.properties
     ),
     _show("torch.cuda", "_CudaDeviceProperties"): lambda _: DeviceProperties,
-    _show("torch.cuda", "default_generators"): lambda devices: _generators(devices.visible),
+    _show("torch.cuda", "default_generators"): (
+        lambda devices: tuple(torch.Generator("cuda") for _ in range(devices.visible))
+    ),
     _show("torch.cuda", "mem_get_info"): lambda devices: devices.free_and_total,
     _show("torch.cuda", "check_error"): lambda _: lambda code: None,
     **{
@@ -146,10 +113,7 @@ def install(backend: Backend, device: VirtualDevice, *, visible: int, index: int
     """Make `torch.cuda` answer for the virtual device.
 
     Args:
-        backend: the loaded library.
-        device: the model of the GPU.
         visible: number of devices that the process sees, one for each GPU of its node.
-        index: of the current one; the local rank.
     """
     from zerokit.rehearsal.stand_ins import cuda_streams
 
@@ -194,10 +158,6 @@ def _generator_class(backend: Backend, real: Any) -> type:
     return Generator
 
 
-def _generators(visible: int) -> tuple[Any, ...]:
-    return tuple(torch.Generator("cuda") for _ in range(visible))
-
-
 def _answers(backend: Backend, device: VirtualDevice, visible: int, index: int) -> dict[str, Any]:
     """The functions of :data:`_DRIVER` by name."""
 
@@ -234,9 +194,7 @@ def _answers(backend: Backend, device: VirtualDevice, visible: int, index: int) 
         "getCurrentRawStream": lambda _device=0: backend.current_stream,
         "sleep": sleep,
     }
-    constants = {
-        name: _constant(value) for name, value in (dict.fromkeys(_QUIET) | _CONSTANTS | _BEFORE_2_13).items()
-    }
+    constants = {name: _constant(value) for name, value in (dict.fromkeys(_QUIET) | _CONSTANTS | _BEFORE_2_13).items()}
     return constants | answers
 
 
@@ -244,11 +202,8 @@ def _constant(value: Any) -> Any:
     return lambda *_, **__: value
 
 
-# Settings and facts of the build among a CUDA build's functions, which never reach the driver.
-_HARMLESS = (
-    *("tunableop", "record_untuned", "get_conv_benchmark", "allocationTraceback"),
-    "getHipblasltVersion",
-)
+_HARMLESS: Sequence[str] = _TABLE["harmless"]
+"""Parts of names of a CUDA build's settings and facts, which never reach the driver."""
 
 
 def _refuse_the_rest() -> None:
@@ -270,8 +225,7 @@ def memory_stats(backend: Backend) -> dict[str, Any]:
     """What torch.cuda.memory_stats_as_nested_dict returns, bytes and counts of the virtual device."""
     flat = backend.stats(Model.ANSWERING)
     nested: dict[str, Any] = {
-        stat: {pool: {field: flat[f"{stat}.{pool}.{field}"] for field in FIELDS} for pool in POOLS}
-        for stat in STATS
+        stat: {pool: {field: flat[f"{stat}.{pool}.{field}"] for field in FIELDS} for pool in POOLS} for stat in STATS
     }
     return {
         **nested,

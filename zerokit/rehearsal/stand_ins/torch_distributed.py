@@ -1,21 +1,31 @@
-"""Makes torch.distributed create virtual process groups, whichever backend the script asks for."""
+"""Makes torch.distributed create virtual process groups, whichever backend the script asks for.
+
+Python objects are handed between the rehearsed ranks without a group's own collectives.
+"""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch.distributed as dist
 
 from zerokit.patches import Patch, put, wrap
+from zerokit.rehearsal.ranks.exchange import UNKNOWN, Exchange
 from zerokit.rehearsal.ranks.groups import Groups
 from zerokit.rehearsal.ranks.roles import Ranks
-from zerokit.rehearsal.stand_ins.object_collectives import OWNERS, ObjectCollectives
 from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 from zerokit.rehearsal.stand_ins.virtual_process_group import BACKEND, VirtualProcessGroup
 from zerokit.rehearsal.timing.timed_process_group import TimedProcessGroup
 
+OWNERS = ("torch.distributed", "torch.distributed.distributed_c10d")
+"""The modules that have each function of torch.distributed."""
+_OBJECTS = {
+    name: [Patch(owner, name, "hand objects between ranks") for owner in OWNERS]
+    for name in ("broadcast_object_list", "all_gather_object", "gather_object", "scatter_object_list")
+}
 _GROUPS, _CALLED, _ALONE = "make virtual groups", "call every group nccl", "wait for no other rank"
 _MAKERS = (*OWNERS, "torch.distributed.device_mesh")
 """Modules with functions that make groups; init_device_mesh makes the default group if there is none."""
@@ -38,9 +48,7 @@ def install(setup: RankSetup) -> None:
     traffic, exchange, time, world_size = rank.traffic, rank.exchange, rank.time, rank.num_gpus
     groups = Groups(exchange)
 
-    def create(
-        _store: Any, group_rank: int, group_size: int, _timeout: datetime.timedelta
-    ) -> VirtualProcessGroup:
+    def create(_store: Any, group_rank: int, group_size: int, _timeout: datetime.timedelta) -> VirtualProcessGroup:
         if time is not None:
             return TimedProcessGroup(group_rank, group_size, traffic, exchange, groups, time=time)
         return VirtualProcessGroup(group_rank, group_size, traffic, exchange, groups)
@@ -85,10 +93,7 @@ def install_groups(
     The groups call themselves "nccl", which DeepSpeed, accelerate and transformers look for.
 
     Args:
-        create: makes a group.
         meet: makes the store of the group of all ranks.
-        rank: of this process.
-        world_size: number of processes.
         note: called with the ranks, the object and the description of each group that a script makes.
     """
     dist.Backend.register_backend(BACKEND, create, devices=["cpu", "cuda"])
@@ -117,3 +122,70 @@ def install_groups(
         put(get_backend, lambda *_, **__: "nccl")
     for is_available in _NCCL_AVAILABLE:
         put(is_available, lambda: True)
+
+
+# ---- collectives of Python objects
+
+
+class _Call:
+    """The arguments of a call, by their names in torch.distributed, and the ranks of its group."""
+
+    def __init__(self, original: Callable[..., Any], given: Sequence[Any], named: Mapping[str, Any]) -> None:
+        bound = inspect.signature(original).bind(*given, **named)
+        bound.apply_defaults()
+        self.operation, self.arguments = original.__name__, bound.arguments
+        self.ranks: Ranks = tuple(dist.get_process_group_ranks(self.arguments["group"] or dist.group.WORLD))
+
+    def __getitem__(self, name: str) -> Any:
+        return self.arguments[name]
+
+    def root(self, name: str) -> int:
+        """The rank that is given as `name`, or as a place in the group."""
+        place = self.arguments.get(f"group_{name}")
+        return self.ranks[place] if place is not None else self[name] or 0
+
+
+class ObjectCollectives:
+    """Replaces collectives of objects.
+
+    Args:
+        exchange: with the ranks that are rehearsed at the same time; the others hold the same objects.
+    """
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+
+    def install(self) -> None:
+        """Put them in the place of torch's."""
+        for name, patches in _OBJECTS.items():
+            own = getattr(self, f"_{name}")
+            for patch in patches:
+                wrap(patch, lambda original, *given, own=own, **named: own(_Call(original, given, named)))
+
+    def _broadcast_object_list(self, call: _Call) -> None:
+        objects, root = call["object_list"], call.root("src")
+        objects[:] = self._share(call, objects, by=[root], to=call.ranks).get(root, objects)
+
+    def _all_gather_object(self, call: _Call) -> None:
+        objects = self._share(call, call["obj"], by=call.ranks, to=call.ranks)
+        call["object_list"][:] = [objects.get(rank, call["obj"]) for rank in call.ranks]
+
+    def _gather_object(self, call: _Call) -> None:
+        objects = self._share(call, call["obj"], by=call.ranks, to=[call.root("dst")])
+        if call["object_gather_list"] is not None:
+            call["object_gather_list"][:] = [objects.get(rank, call["obj"]) for rank in call.ranks]
+
+    def _scatter_object_list(self, call: _Call) -> None:
+        root = call.root("src")
+        objects = self._share(call, call["scatter_object_input_list"], by=[root], to=call.ranks).get(root)
+        if objects is not None:
+            call["scatter_object_output_list"][0] = objects[call.ranks.index(self._exchange.rank)]
+
+    def _share(self, call: _Call, value: Any, *, by: Sequence[int], to: Sequence[int]) -> dict[int, Any]:
+        own = self._exchange.rank
+        if own not in call.ranks:
+            return {}
+        shared, of = value if own in by else UNKNOWN, by if own in to else ()
+        number = getattr(call["group"], "number", 0)
+        objects = self._exchange.share(call.ranks, call.operation, shared, of=of, number=number)
+        return {**objects, own: value} if own in by else objects

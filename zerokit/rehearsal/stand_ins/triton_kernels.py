@@ -22,8 +22,7 @@ from zerokit.units import MIB
 
 _RUN = Patch("triton.runtime.jit:JITFunction", "run", "launch kernels that do nothing")
 _MEASURES = tuple(
-    Patch("triton.testing", name, "find all kernels equally fast")
-    for name in ("do_bench", "do_bench_cudagraph")
+    Patch("triton.testing", name, "find all kernels equally fast") for name in ("do_bench", "do_bench_cudagraph")
 )
 _DRIVER = "triton.runtime.driver"
 
@@ -94,9 +93,7 @@ def _check_pointers(arguments: Mapping[str, Any]) -> None:
     for index, argument in enumerate(arguments.values()):
         for tensor in tensors(argument):
             if tensor.is_cpu and tensor.numel() and not tensor.is_pinned():
-                raise ValueError(
-                    f"Pointer argument (at {index}) cannot be accessed from Triton (cpu tensor?)"
-                )
+                raise ValueError(f"Pointer argument (at {index}) cannot be accessed from Triton (cpu tensor?)")
 
 
 def _measured(function: Any, *_: Any, quantiles: Any = None, return_mode: str = "mean", **__: Any) -> Any:

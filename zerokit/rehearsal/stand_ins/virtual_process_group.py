@@ -33,9 +33,7 @@ from zerokit.rehearsal.stand_ins.collective_results import (
 from zerokit.rehearsal.watching.steps import Traffic
 
 BACKEND = "rehearsal"
-_OF_ONE_SIZE = frozenset(
-    {"all_reduce", "reduce_scatter", "reduce", "broadcast", "scatter", "all_gather_into_tensor"}
-)
+_OF_ONE_SIZE = frozenset({"all_reduce", "reduce_scatter", "reduce", "broadcast", "scatter", "all_gather_into_tensor"})
 """Collectives that are called with tensors of one size on all ranks."""
 
 
@@ -66,27 +64,12 @@ def _coalesced(collective: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class VirtualProcessGroup(dist.ProcessGroup):
-    """Every collective of torch.distributed for one rank of `size`, by this module's rule.
-
-    Args:
-        rank: of this process in the group.
-        size: of the group.
-        traffic: where the calls are written down.
-        exchange: with the ranks that are rehearsed at the same time.
-        groups: notified when groups are in use.
-    """
+    """Every collective of torch.distributed for one rank of `size`, by this module's rule."""
 
     number = 0
     """Among the groups of the same ranks."""
 
-    def __init__(
-        self,
-        rank: int,
-        size: int,
-        traffic: Traffic,
-        exchange: Exchange,
-        groups: Groups,
-    ) -> None:
+    def __init__(self, rank: int, size: int, traffic: Traffic, exchange: Exchange, groups: Groups) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]
         self._rank = rank
         self._size = size
@@ -126,12 +109,9 @@ class VirtualProcessGroup(dist.ProcessGroup):
         """The known values of the group's ranks, by place in the group.
 
         Args:
-            name: the collective.
-            tensor: its argument.
             by: the place of the one rank whose value is wanted; None for all.
             to: the place of the one rank that wants them; None for all.
             value: to send in place of that of `tensor`.
-            opts: torch's options of the call.
         """
         exchange = self._exchange
         if not exchange.is_active or self._size == 1:
@@ -198,9 +178,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
             self._reduce(tensor, operation_of(opts), values)
         return done(tensors)
 
-    @_collective
-    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
-        return self.allreduce(tensors, opts)
+    allreduce_coalesced = allreduce
 
     @_collective
     def reduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
@@ -221,9 +199,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
         return done(output)
 
     @_collective
-    def reduce_scatter(
-        self, outputs: list[torch.Tensor], sources: list[list[torch.Tensor]], opts: Any = None
-    ) -> Any:
+    def reduce_scatter(self, outputs: list[torch.Tensor], sources: list[list[torch.Tensor]], opts: Any = None) -> Any:
         for output, parts in zip(outputs, sources, strict=True):
             self._note("reduce_scatter", parts, opts)
             flatten(parts)
@@ -252,9 +228,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
     all_gather_single_coalesced = _coalesced(all_gather_single)
 
     @_collective
-    def allgather(
-        self, outputs: list[list[torch.Tensor]], sources: list[torch.Tensor], opts: Any = None
-    ) -> Any:
+    def allgather(self, outputs: list[list[torch.Tensor]], sources: list[torch.Tensor], opts: Any = None) -> Any:
         for parts, source in zip(outputs, sources, strict=True):
             self._note("all_gather", parts, opts)
             flatten(parts)
@@ -299,9 +273,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
                 tensor.copy_(from_bytes(tensor, values[place]))
 
     @_collective
-    def scatter(
-        self, outputs: list[torch.Tensor], sources: list[list[torch.Tensor]], opts: Any = None
-    ) -> Any:
+    def scatter(self, outputs: list[torch.Tensor], sources: list[list[torch.Tensor]], opts: Any = None) -> Any:
         self._traffic.add("scatter", _size(outputs) * self._size, self._size)
         root = getattr(opts, "rootRank", 0)
         parts = [to_bytes(part) for part in sources[0]] if sources else None

@@ -8,97 +8,48 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-
-from zerokit.rehearsal.stand_ins.signatures import Given, positional
 
 _MOST_GROUPS = 1024
 _CONTROL_BYTES = struct.calcsize(f"@4q 4q 2i q i {_MOST_GROUPS * 5}f {_MOST_GROUPS}B 0q")
 """Size of `ZenControl` in csrc/adam/cpu_adam_impl.cpp, with `sem_t` of 32 bytes."""
 
 
-@dataclass
-class _Worker:
-    optimizer_id: int
-    groups: list[Given] = field(default_factory=list)
+class Group(NamedTuple):
+    """One partition of the parameters, and a copy from before the last step."""
 
-
-@dataclass
-class _Channel:
-    """The control block of the two sides: who steps, and steps done but not waited for."""
-
-    worker: _Worker | None = None
-    steps_done: int = 0
+    param: Tensor
+    states: Sequence[tuple[Tensor, Tensor, Tensor]]
+    """Gradient and both states of Adam, twice: one is filled while the other is stepped."""
+    stale: Tensor
 
 
 class ZenFlowAdam:
-    """The ``zenflow_adam_*`` functions of the cpu_adam op; a submitted step runs at once.
+    """What DeepSpeed's optimizer calls of the cpu_adam op after the process has started; a step runs at once.
 
-    Args:
-        adam_update: the op's own `adam_update`, which does (or skips) the arithmetic.
+    `adam_update` is the op's function of that name.
     """
 
-    def __init__(self, adam_update: Callable[..., int]) -> None:
-        self._adam_update = adam_update
-        self._workers: dict[int, _Worker] = {}
-        self._channels: dict[int, _Channel] = {}
+    def __init__(self, adam_update: Callable[..., int], optimizer_id: int, groups: Sequence[Group]) -> None:
+        self._adam_update, self._optimizer_id, self._groups = adam_update, optimizer_id, groups
+        self._steps_done = 0
+        """Those that were not waited for."""
 
-    def functions(self) -> dict[str, Callable[..., object]]:
-        """All of them, by name."""
-        names = ("create", "register_group", "destroy", "ctrl_size", "ctrl_init", "run_worker", "submit")
-        return {f"zenflow_adam_{name}": getattr(self, name) for name in (*names, "wait", "ctrl_exit")}
-
-    def create(self, optimizer_id: int, affinity: Sequence[int], /) -> int:
-        handle = len(self._workers)
-        self._workers[handle] = _Worker(optimizer_id)
-        return handle
-
-    @positional("self handle param grad0 grad1 exp_avg0 exp_avg1 exp_avg_sq0 exp_avg_sq1 stale")
-    def register_group(given: Given) -> None:  # noqa: N805 - `self` is among them
-        if not given["param"].is_contiguous():
-            raise RuntimeError("ZenFlowAdam: param must be contiguous")
-        given["self"]._workers[given["handle"]].groups.append(given)
-
-    def destroy(self, handle: int, /) -> None:
-        self._workers[handle].groups.clear()
-
-    def ctrl_size(self) -> int:
-        return _CONTROL_BYTES
-
-    def ctrl_init(self, control_ptr: int, num_groups: int, /) -> None:
-        if num_groups > _MOST_GROUPS:
-            raise RuntimeError("ZenFlowAdam: too many param groups")
-        self._channels[control_ptr] = _Channel()
-
-    def run_worker(self, handle: int, control_ptr: int, /) -> None:
-        """Connects the two sides and returns; the compiled one blocks its process here."""
-        self._channels[control_ptr].worker = self._workers[handle]
-
-    def submit(self, control_ptr: int, now_state: int, step: int, /, *scalars: Sequence[float]) -> None:
+    def zenflow_adam_submit(self, control_ptr: int, state: int, step: int, /, *scalars: Sequence[float]) -> None:
         """One step; `scalars` are those of `adam_update`, each by group."""
-        channel = self._channels[control_ptr]
-        if channel.worker is None:
-            return
-        for group, *values in zip(channel.worker.groups, *scalars, strict=True):
-            states = [group[f"{name}{now_state}"] for name in ("grad", "exp_avg", "exp_avg_sq")]
-            self._adam_update(channel.worker.optimizer_id, step, *values, group["param"], *states)
-            group["stale"].copy_(group["param"])
-        channel.steps_done += 1
+        for group, *values in zip(self._groups, *scalars, strict=True):
+            self._adam_update(self._optimizer_id, step, *values, group.param, *group.states[state])
+            group.stale.copy_(group.param)
+        self._steps_done += 1
 
-    def wait(self, control_ptr: int, timeout_seconds: float, /) -> bool:
-        channel = self._channels[control_ptr]
-        if channel.steps_done == 0:
-            return False
-        channel.steps_done -= 1
-        return True
-
-    def ctrl_exit(self, control_ptr: int, /) -> None:
-        self._channels[control_ptr].worker = None
+    def zenflow_adam_wait(self, control_ptr: int, timeout_seconds: float, /) -> bool:
+        is_done = self._steps_done > 0
+        self._steps_done -= is_done
+        return is_done
 
 
 class SharedMemory:
@@ -139,21 +90,20 @@ def start_in_this_process(zenflow: Any) -> None:
     shared = SharedMemory()
     optimizer_id = -1  # DeepSpeedCPUAdam counts from 0 in this process; in its own it would be 0
     op.create_adam(optimizer_id, 1e-3, 0.9, 0.999, 1e-8, 0.0, True, False)
-    handle = op.zenflow_adam_create(optimizer_id, [])
+    groups = []
     for param in params:
         shared.move(param.data)
         if not hasattr(param, "stale_param"):
             param.stale_param = torch.zeros_like(param.data, dtype=param.dtype, device=param.device)
         for tensor in (param.stale_param.data, *(grad.data for grad in param.overlap_grad)):
             shared.move(tensor)
-        states = [torch.zeros_like(param.data) for _ in range(4)]
-        grads = [grad.data for grad in param.overlap_grad]
-        op.zenflow_adam_register_group(handle, param.data, *grads, *states, param.stale_param.data)
-    control = torch.zeros(op.zenflow_adam_ctrl_size(), dtype=torch.uint8)
-    op.zenflow_adam_ctrl_init(control.data_ptr(), len(params))
-    op.zenflow_adam_run_worker(handle, control.data_ptr())
+        states = [
+            (grad.data, torch.zeros_like(param.data), torch.zeros_like(param.data)) for grad in param.overlap_grad
+        ]
+        groups.append(Group(param.data, states, param.stale_param.data))
     _compute_zf_pt_affinity(zenflow)  # for the collective in it
-    zenflow.zf_op, zenflow.zf_ctrl, zenflow.zf_shared = op, control, shared
+    zenflow.zf_op = ZenFlowAdam(op.adam_update, optimizer_id, groups)
+    zenflow.zf_ctrl, zenflow.zf_shared = torch.zeros(_CONTROL_BYTES, dtype=torch.uint8), shared
     # Called only if a wait finds no finished step, which means that the process died.
     zenflow.process = SimpleNamespace(is_alive=lambda: False)
     zenflow.process_optimizer_established = True

@@ -24,10 +24,7 @@ _COLLECTIVES = "deepspeed.runtime.comm.coalesced_collectives"
 _HANDLE = "deepspeed.runtime.zero.partition_parameters:AllGatherCoalescedHandle"
 _REDUCE_SCATTER = Patch(_COLLECTIVES, "reduce_scatter_coalesced", "do without a loop over all ranks")
 _WAIT = Patch(_HANDLE, "wait", "do without a loop over all ranks")
-_KNOWN_SOURCES = {
-    "reduce_scatter_coalesced": "d05c7b944514f710",
-    "wait": "66e20af5df511a69",
-}
+_KNOWN_SOURCES = {"reduce_scatter_coalesced": "d05c7b944514f710", "wait": "66e20af5df511a69"}
 """Start of the SHA-256 of each function's source."""
 
 
@@ -98,9 +95,7 @@ def _padding(tensors: list[torch.Tensor], parts: list[int], ranks: int) -> list[
     """The padding of the last ranks' parts, in DeepSpeed's order: by rank, then by tensor."""
     pairs = list(zip(tensors, parts, strict=True))
     first = min(_full_parts(tensor, part) for tensor, part in pairs)
-    missing = [
-        part - _part_size(tensor, part, rank) for rank in range(first, ranks) for tensor, part in pairs
-    ]
+    missing = [part - _part_size(tensor, part, rank) for rank in range(first, ranks) for tensor, part in pairs]
     like = tensors[0]
     return [torch.empty(size, dtype=like.dtype, device=like.device) for size in missing if size > 0]
 

@@ -17,6 +17,7 @@ from zerokit.hardware.costs.known import Class
 from zerokit.hardware.costs.names import OVERWRITING, element_bytes, is_view, short_name
 from zerokit.rehearsal.native.clock import Cost, WorkKind
 from zerokit.rehearsal.recording import DTYPES
+from zerokit.tables import table_of
 
 _ON_DEVICE, _READ, _WRITTEN, _PINNED = 1, 2, 4, 8
 _TENSOR, _LIST, _INTEGER, _FLOAT, _INTEGERS = range(1, 6)
@@ -185,34 +186,10 @@ def to_ns(seconds: float) -> int:
 # ---- what is read and written
 
 _SCALAR_BYTES = 8
-_WAITING = frozenset(
-    {
-        "aten::nonzero",
-        "aten::masked_select",
-        "aten::equal",
-        "aten::_unique2",
-        "aten::unique_consecutive",
-        "aten::unique_dim",
-        "aten::bincount",
-    }
-)
+_TABLE = table_of(__file__)
+_WAITING = frozenset[str](_TABLE["waiting"])
 """Operators that wait for the device, because their CUDA kernels read a size or an answer from it."""
-_SELECTING = frozenset(
-    {
-        "aten::embedding",
-        "aten::index_select",
-        "aten::index",
-        "aten::gather",
-        "aten::take",
-        "aten::_index_put_impl_",
-        "aten::index_put_",
-        "aten::index_add_",
-        "aten::index_copy_",
-        "aten::scatter_add_",
-        "aten::scatter_",
-        "aten::nll_loss_forward",
-    }
-)
+_SELECTING = frozenset[str](_TABLE["selecting"])
 """Operators that touch no more of their first tensor than another one, or the result, has."""
 
 
@@ -230,8 +207,7 @@ def bytes_moved(call: Call) -> int:
         return touched * (1 + first.is_written) + sum(one.bytes for one in rest)
     overwrites = short_name(call.name) in OVERWRITING
     return sum(
-        one.bytes * ((one.is_read and not (one.is_written and overwrites)) + one.is_written)
-        for one in call.tensors
+        one.bytes * ((one.is_read and not (one.is_written and overwrites)) + one.is_written) for one in call.tensors
     )
 
 
@@ -310,9 +286,7 @@ def _of_windows(output: TensorUse, weight: TensorUse) -> Product:
 
 _PRODUCTS: dict[str, Callable[[Call], list[Product]]] = {
     **dict.fromkeys(("aten::mm", "aten::bmm", "aten::_scaled_mm"), lambda call: _product(call, 0)),
-    **dict.fromkeys(
-        ("aten::addmm", "aten::_addmm_activation", "aten::baddbmm"), lambda call: _product(call, 1)
-    ),
+    **dict.fromkeys(("aten::addmm", "aten::_addmm_activation", "aten::baddbmm"), lambda call: _product(call, 1)),
     "aten::_grouped_mm": _grouped,
     "aten::convolution": _convolution,
     "aten::convolution_backward": _convolution_backward,
@@ -345,30 +319,7 @@ class _Attention(NamedTuple):
     """The keys that a query sees to its left, then those to its right."""
 
 
-_ATTENTION = {
-    "aten::_scaled_dot_product_flash_attention": _Attention(
-        "flash_attention_2", is_causal=4, heads_first=True
-    ),
-    "aten::_scaled_dot_product_flash_attention_backward": _Attention(
-        "flash_attention_2", is_causal=11, query=1, heads_first=True
-    ),
-    "aten::_flash_attention_forward": _Attention("flash_attention_2", is_causal=8, longest=5, window=11),
-    "aten::_flash_attention_backward": _Attention(
-        "flash_attention_2", is_causal=11, query=1, longest=8, window=15
-    ),
-    "aten::_scaled_dot_product_efficient_attention": _Attention("efficient", is_causal=6, heads_first=True),
-    "aten::_scaled_dot_product_efficient_attention_backward": _Attention(
-        "efficient", is_causal=11, query=1, heads_first=True
-    ),
-    "aten::_efficient_attention_forward": _Attention("efficient", is_causal=9, longest=6),
-    "aten::_efficient_attention_backward": _Attention("efficient", is_causal=14, query=1, longest=8),
-    "aten::_scaled_dot_product_cudnn_attention": _Attention("cudnn", is_causal=6, heads_first=True),
-    "aten::_scaled_dot_product_cudnn_attention_backward": _Attention(
-        "cudnn", is_causal=14, query=1, heads_first=True
-    ),
-    "aten::_cudnn_attention_forward": _Attention("cudnn", is_causal=10, heads_first=True),
-    "aten::_cudnn_attention_backward": _Attention("cudnn", is_causal=14, query=1, heads_first=True),
-}
+_ATTENTION = {name: _Attention(**row) for name, row in _TABLE["attention"].items()}
 """Positions of arguments by operator (aten/src/ATen/native/native_functions.yaml)."""
 AttentionArguments = tuple[Kernel, bool, float, int, int, int, int, int, bool, str, int | None]
 

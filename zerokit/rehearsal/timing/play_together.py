@@ -15,9 +15,7 @@ _NOTICEABLY_LONGER = 1.02
 """How much longer a step takes together with other ranks before a warning mentions the script's clocks."""
 
 
-def play_together(
-    recordings: Mapping[int, Recording], roles: Roles, beside_collective: float
-) -> dict[int, Recording]:
+def play_together(recordings: Mapping[int, Recording], roles: Roles, beside_collective: float) -> dict[int, Recording]:
     """Return the recordings of all ranks, by rank, in the time that they have when they wait for each other.
 
     `beside_collective`: the factor by which kernels take longer while a collective runs on another stream.
@@ -100,8 +98,7 @@ def matched(meetings: Sequence[Sequence[Meeting]], roles: Roles) -> tuple[list[l
     """
     places: dict[Meeting, int] = {}
     numbers = [
-        [places.setdefault(_among_rehearsed(one, roles), len(places)) for one in of_rank]
-        for of_rank in meetings
+        [places.setdefault(_among_rehearsed(one, roles), len(places)) for one in of_rank] for of_rank in meetings
     ]
     sizes = Counter(place for of_rank in numbers for place in of_rank)
     comers = Counter(place for of_rank in numbers for place in set(of_rank))

@@ -79,12 +79,6 @@ def take_time(name: str, *moved: Any) -> None:
         time.kernel(name, _bytes(moved))
 
 
-def take_time_of_product(name: str, m: int, n: int, k: int, dtype: Any) -> None:
-    """Have a kernel of a stand-in take the time of a matmul (m, k) by (k, n), if time is rehearsed."""
-    if time := rank_time():
-        time.product(name, m, n, k, str(dtype).removeprefix("torch."))
-
-
 def _bytes(values: Any) -> int:
     if isinstance(values, list | tuple):
         return sum(_bytes(value) for value in values)
@@ -103,9 +97,7 @@ class RankTime(Watcher):
     `backend` is not configured yet. `beside_others`: whether other ranks are rehearsed at the same time.
     """
 
-    def __init__(
-        self, backend: Backend, costs: CardCosts, cluster: Cluster, *, beside_others: bool = False
-    ) -> None:
+    def __init__(self, backend: Backend, costs: CardCosts, cluster: Cluster, *, beside_others: bool = False) -> None:
         rank_context().state(Timing).time = self
         self.costs = costs
         self.without_cost: dict[str, str] = {}
@@ -176,10 +168,6 @@ class RankTime(Watcher):
     def kernel(self, name: str, bytes_moved: int) -> None:
         """A kernel that reads and writes so many bytes."""
         self._launch(name, to_ns(self.costs.memory_bound(bytes_moved, name)))
-
-    def product(self, name: str, m: int, n: int, k: int, dtype: str) -> None:
-        """A matmul (m, k) by (k, n) of another package."""
-        self._launch(name, to_ns(self.costs.matmul(m, n, k, dtype=dtype)))
 
     def attention(self, kernel: Kernel, backward: bool, *shape: Any) -> None:
         """Attention of another package; arguments as of `CardCosts.attention`."""
@@ -255,9 +243,7 @@ class RankTime(Watcher):
         self.clock.submit(communicator, kind, name, duration, meeting=number)
         return self.clock.record(communicator)
 
-    def _collective_cost(
-        self, name: str, num_bytes: int, ranks: Sequence[int], communicator: int
-    ) -> list[int]:
+    def _collective_cost(self, name: str, num_bytes: int, ranks: Sequence[int], communicator: int) -> list[int]:
         if communicator not in self._places:
             nodes = len({rank // self._gpus_per_node for rank in ranks})
             self._places[communicator] = -(-len(ranks) // nodes), nodes

@@ -87,9 +87,7 @@ class TimedProcessGroup(VirtualProcessGroup):
             options = given.get("opts", arguments[-1])
             # Options of older torch lack it: then all run on the communicator's stream.
             is_async = bool(getattr(options, "asyncOp", True))
-            event = self._time.collective(
-                name, size, self._ranks, communicator, self._meeting(), is_async=is_async
-            )
+            event = self._time.collective(name, size, self._ranks, communicator, self._meeting(), is_async=is_async)
         return work if event is None else _Submitted(self._time, event, communicator, work)
 
     def _meeting(self) -> tuple[str, ...]:

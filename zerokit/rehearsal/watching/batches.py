@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -15,7 +15,8 @@ from weakref import WeakKeyDictionary, WeakSet
 from zerokit.patches import Patch, watch, wrap
 from zerokit.rehearsal.errors import script_line
 from zerokit.rehearsal.ranks.exchange import Exchange
-from zerokit.rehearsal.report.report import Batches, BatchSize, Evaluation, LargestBatch, ReadingTime
+from zerokit.rehearsal.report.report import Batches, BatchSize, DataTime, Evaluation, LargestBatch
+from zerokit.rehearsal.timing.rank_time import untimed
 from zerokit.rehearsal.watching.labels import Labels
 from zerokit.rehearsal.watching.reading import Reading
 from zerokit.rehearsal.watching.scan import CRITERIA, READ, Candidate, Scan, measure, scan
@@ -30,6 +31,8 @@ class Source:
     name: str = ""
     """Of its scan, the same on all ranks."""
     scan: Scan | None = None
+    workers: int = 0
+    """Of the loader that gave the last batch."""
     handed: int = 0
     """Batches given to training."""
     steps_before: int = 0
@@ -80,9 +83,7 @@ class Source:
         return [
             place
             for place, one in enumerate(self.scan.worst if self.scan else [])
-            if one.data is not None
-            and sizes
-            and any(of(one.size) > most_of(map(of, sizes)) for of in CRITERIA)
+            if one.data is not None and sizes and any(of(one.size) > most_of(map(of, sizes)) for of in CRITERIA)
         ]
 
     def most_tokens(self) -> int:
@@ -135,14 +136,11 @@ class BatchWatcher(Watcher):
     """Measures what loaders hand out, and has the largest batches follow the requested steps.
 
     Args:
-        labels: has the engines.
-        exchange: has all ranks go through the same batches.
         steps: optimizer steps whose batches come as they are; 0: all of them.
         seconds: to look for larger ones, in all; 0: none are looked for.
-        completed: gives how many optimizer steps are done.
         factor: what the script's micro-batch is multiplied by.
         is_resized: whether the script's arguments are changed already; else its loaders are.
-        reading: measures how long reading takes, if time is rehearsed.
+        reading: has batches take their time to read; None: they take none.
     """
 
     def __init__(
@@ -185,8 +183,6 @@ class BatchWatcher(Watcher):
         wrap(_NEXT, self._next)
         for attribute in READ:
             watch(attribute)
-        if self._reading is not None:
-            self._reading.install()
 
     @contextmanager
     def only_the_largest(self, *, at_least: int = 1) -> Iterator[None]:
@@ -208,9 +204,7 @@ class BatchWatcher(Watcher):
         self._never_asked.add(loader)
         self._name_of(loader)
 
-    def _resized(
-        self, arguments: tuple[Any, ...], given: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _resized(self, arguments: tuple[Any, ...], given: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a DataLoader, for batches of the changed size."""
         named = dict(zip(_ARGUMENTS, arguments, strict=False)) | given
         dataset, size = named.get("dataset"), named.get("batch_size")
@@ -243,7 +237,7 @@ class BatchWatcher(Watcher):
         if self._evaluating:
             self.evaluated.append(replace(source, first=[], handed=0, rehearsed=[]))
             source = self.evaluated[-1]
-        iterator = iterate(loader) if self._reading is None else self._reading.iterator(iterate, loader)
+        iterator = iterate(loader)
         self._source_of_iterator[iterator] = source
         return iterator
 
@@ -258,19 +252,22 @@ class BatchWatcher(Watcher):
         """Search the data, unless the time is up; the other ranks get the result too."""
         if self._seconds_left <= 0:
             return Scan()
-        return scan(loader, self._seconds_left, most=self.most)
+        with untimed():
+            return scan(loader, self._seconds_left, most=self.most)
 
     def _next(self, original: Any, iterator: Any) -> Any:
-        with nullcontext() if self._reading is None else self._reading.next_batch(iterator):
+        with untimed():
             batch = original(iterator)
         source = self._source_of_iterator.get(iterator)
-        is_training = source is not None and not self._evaluating and self._is_training(source)
-        if self._reading is not None:
-            self._reading.on_batch(iterator, is_trained_on=is_training)
-        if source is not None and self._evaluating:
-            return self._to_evaluate(source, batch)
-        if source is None or not is_training:
+        if source is None:
             return batch
+        if self._reading is not None and source.scan is not None and source.scan.batch_seconds is not None:
+            self._reading.take_time(iterator, source.scan.batch_seconds)
+        if self._evaluating:
+            return self._to_evaluate(source, batch)
+        if not self._is_training(source):
+            return batch
+        source.workers = int(getattr(iterator, "_num_workers", 0))
         source.in_steps.add(self._completed())
         self._last_of_step[self._completed()] = source
         if not source.handed:
@@ -326,11 +323,7 @@ class BatchWatcher(Watcher):
             return batch
         source.rehearsed.append(
             LargestBatch(
-                size=candidate.size,
-                number=candidate.number,
-                rank=candidate.rank,
-                first_step=first,
-                last_step=last,
+                size=candidate.size, number=candidate.number, rank=candidate.rank, first_step=first, last_step=last
             )
         )
         return found
@@ -374,9 +367,7 @@ class BatchWatcher(Watcher):
         over = self._are_rehearsed(sources)
         if sources and self._exchange.rank != 0:
             return not over
-        return not self._exchange.made_once(
-            f"over.{self._factor}.{self._completed()}", "end the run", lambda: over
-        )
+        return not self._exchange.made_once(f"over.{self._factor}.{self._completed()}", "end the run", lambda: over)
 
     def _are_rehearsed(self, sources: list[Source]) -> bool:
         completed = self._completed()
@@ -409,17 +400,17 @@ class BatchWatcher(Watcher):
             return [None] * self._completed()
         return [source.tokens[step] or None for step in range(1, self._completed() + 1)]
 
-    def reading_facts(self) -> ReadingTime | None:
+    def reading_facts(self) -> DataTime | None:
         """Facts for the report about reading data; None if nothing was measured."""
         source = self._main_source()
-        if source is None or self._reading is None or self._reading.seconds is None:
+        if source is None or source.scan is None or source.scan.batch_seconds is None:
             return None
-        return ReadingTime(
-            batch_seconds=self._reading.seconds,
-            batches=self._reading.batches,
-            workers=self._reading.workers,
+        return DataTime(
+            batch_seconds=source.scan.batch_seconds,
+            batches=source.scan.batches,
+            workers=source.workers,
             batches_of_step=max(source.batches.values()),
-            is_in_step=self._reading.takes_time,
+            is_in_step=self._reading is not None,
         )
 
     def evaluation_facts(self) -> Evaluation | None:

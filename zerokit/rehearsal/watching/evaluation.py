@@ -59,9 +59,7 @@ class EvaluationWatcher(Watcher):
             self.problem = f"{type(error).__name__}: {error}".partition("\n")[0][:300]
         finally:
             self._backend.phase = "between"
-        batches = max(
-            (one.scan.of or 0 for one in self._batches.evaluated if one.scan is not None), default=0
-        )
+        batches = max((one.scan.of or 0 for one in self._batches.evaluated if one.scan is not None), default=0)
         if keeps and batches > _MOST_KEPT and trainer.args.eval_accumulation_steps is None:
             self.not_kept = (
                 f"compute_metrics has the GPU keep what the model returns for all {batches:,} batches of the "

@@ -19,14 +19,9 @@ from zerokit.patches import Patch, wrap
 from zerokit.rehearsal.context import rank_context
 from zerokit.rehearsal.watching.watcher import Watcher
 
-_NOT_FOUND = Patch(
-    "huggingface_hub.errors:LocalEntryNotFoundError",
-    "__init__",
-    "see which files are not here",
-)
+_NOT_FOUND = Patch("huggingface_hub.errors:LocalEntryNotFoundError", "__init__", "see which files are not here")
 _SAYS_MISSING = re.compile(
-    r"can't load|couldn't|could not|cannot find|not found|no such file|no file|NoneType|unable to",
-    re.IGNORECASE,
+    r"can't load|couldn't|could not|cannot find|not found|no such file|no file|NoneType|unable to", re.IGNORECASE
 )
 """What libraries report of a repository without the file that they need."""
 
@@ -55,9 +50,7 @@ class NotFetched:
     def add(self, repository: Repository, file: str | None, folder: str | None) -> None:
         """Keep that `file` was requested, and is not in the `folder` of the cache."""
         self.files.setdefault(repository, []).extend([file] if file else [])
-        self._folders[repository] = (
-            Path(folder) if folder else cached_repository(repository.name, repository.type)
-        )
+        self._folders[repository] = Path(folder) if folder else cached_repository(repository.name, repository.type)
 
     def find(self, error: BaseException) -> tuple[Repository, list[str]] | None:
         """The repository whose missing files may be the reason of `error`, which a library raised."""

@@ -9,52 +9,16 @@ from zerokit.patches import Patch, PrivateAttribute, watch, wrap
 from zerokit.rehearsal.native.backend import Backend
 from zerokit.rehearsal.watching.watcher import Events, Watcher
 from zerokit.reporting.categories import Category
+from zerokit.tables import table_of
 
 _DDP = "torch.nn.parallel.distributed:DistributedDataParallel"
 _MAKE_BUCKETS = [Patch(_DDP, name, "label its buckets") for name in ("__init__", "_pre_forward")]
 _NEW_PARAMETER = Patch("torch.nn:Parameter", "__new__", "label parameters as they are made")
 _STAGE_1_2 = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer"
-_STAGE_3 = "deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3"
-_BF16 = "deepspeed.runtime.bf16_optimizer:BF16_Optimizer"
-_FP16_FUSED = "deepspeed.runtime.fp16.fused_optimizer:FP16_Optimizer"
-_FP16_UNFUSED = "deepspeed.runtime.fp16.unfused_optimizer:FP16_UnfusedOptimizer"
 _SET_UP = Patch(_STAGE_1_2, "setup_buckets", "label what it makes for each backward pass", since="0.18.9")
-
-
-def _attribute(
-    owner: str, name: str, *, since: str | None = None, until: str | None = None
-) -> PrivateAttribute:
-    return PrivateAttribute(owner, name, "label what it holds", since, until)
-
-
-_HELD: dict[Category, tuple[PrivateAttribute, ...]] = {
-    "parameters": (
-        _attribute(_STAGE_1_2, "bit16_groups_flat"),
-        _attribute(_STAGE_3, "fp16_partitioned_groups_flat"),
-    ),
-    "optimizer_states": (
-        _attribute(_STAGE_1_2, "single_partition_of_fp32_groups"),
-        _attribute(_STAGE_3, "fp32_partitioned_groups_flat"),
-        _attribute(_BF16, "fp32_groups_flat_partition"),
-        _attribute(_FP16_FUSED, "fp32_groups_flat"),
-        _attribute(_FP16_UNFUSED, "fp32_groups"),
-    ),
-    "gradients": (
-        _attribute(_STAGE_1_2, "averaged_gradients"),
-        _attribute(_STAGE_1_2, "grads_in_partition"),
-        _attribute(_STAGE_1_2, "all_grad_tensors", since="0.17.6"),
-        _attribute(_STAGE_1_2, "accumulated_grads_in_cpu"),
-        _attribute(_STAGE_3, "averaged_gradients"),
-        _attribute(_STAGE_3, "grad_partitions_flat_buffer"),
-        _attribute(_BF16, "fp32_groups_gradients_flat"),
-        _attribute(_STAGE_1_2, "temp_grad_buffer_for_cpu_offload"),
-    ),
-    "buffers": (
-        _attribute(_STAGE_1_2, "ipg_buckets", since="0.17.2"),
-        _attribute(_STAGE_3, "ipg_buckets", since="0.17.2"),
-        _attribute(_STAGE_1_2, "ipg_buffer", until="0.17.2"),
-        _attribute(_STAGE_3, "_DeepSpeedZeroOptimizer_Stage3__ipg_bucket_flat_buffer", until="0.17.2"),
-    ),
+_HELD: dict[Category, list[PrivateAttribute]] = {
+    category: [PrivateAttribute(**row, purpose="label what it holds") for row in rows]
+    for category, rows in table_of(__file__).items()
 }
 """Where the optimizer wrappers of DeepSpeed keep their tensors; each has some of these attributes."""
 _BUCKET = "reduce_bucket_size"

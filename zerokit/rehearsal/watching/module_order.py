@@ -11,15 +11,8 @@ from zerokit.rehearsal.watching.watcher import Watcher
 _SEEN = "see which modules ranks run"
 _FORWARD = Patch("deepspeed.runtime.engine:DeepSpeedEngine", "forward", _SEEN)
 _FETCH = Patch(
-    "deepspeed.runtime.zero.partitioned_param_coordinator:PartitionedParameterCoordinator",
-    "fetch_sub_module",
-    _SEEN,
+    "deepspeed.runtime.zero.partitioned_param_coordinator:PartitionedParameterCoordinator", "fetch_sub_module", _SEEN
 )
-_FSDP = "torch.distributed.fsdp._fully_shard"
-_FSDP_NAMES = Patch(f"{_FSDP}._fsdp_state:FSDPState", "_init_fqns", _SEEN)
-_FSDP_PASS = Patch(f"{_FSDP}._fsdp_state:FSDPState", "_root_pre_forward", _SEEN)
-_FSDP_FORWARD = Patch(f"{_FSDP}._fsdp_param_group:FSDPParamGroup", "pre_forward", _SEEN)
-_FSDP_BACKWARD = Patch(f"{_FSDP}._fsdp_param_group:FSDPParamGroup", "pre_backward", _SEEN)
 _MOST = 1_000_000
 """Modules that are kept; the ranks of a script that trains for long have differed before."""
 
@@ -32,7 +25,6 @@ class ModuleOrder(Watcher):
     """Forward passes of engines, each with what is run in it and in the backward pass after it.
 
     With ZeRO-3 that is each module whose parameters are gathered, else each parameter that gets a gradient.
-    With FSDP2 (`fully_shard`) it is each module that is gathered.
     """
 
     def __init__(self) -> None:
@@ -50,15 +42,15 @@ class ModuleOrder(Watcher):
     def on_process_start(self) -> None:
         wrap(_FORWARD, self._begin_pass)
         wrap(_FETCH, self._fetch)
-        wrap(_FSDP_NAMES, self._name_modules)
-        wrap(_FSDP_PASS, self._begin_fsdp_pass)
-        wrap(_FSDP_FORWARD, self._gather)
-        wrap(_FSDP_BACKWARD, self._gather_again)
 
     def on_engine_end(self, engine: Any) -> None:
+        from torch.nn import ModuleDict, ModuleList
+
         self._uses_zero3 = engine.zero_optimization_stage() == _GATHERS
         for name, module in engine.module.named_modules():
-            self._add_module(name, module)
+            self._of_module[id(module)] = self._names.setdefault(name, len(self._names))
+            if isinstance(module, ModuleList | ModuleDict):
+                self._lists.append(name)
             for own, parameter in module.named_parameters(recurse=False):
                 if parameter.requires_grad and not hasattr(parameter, "ds_id"):
                     self._watch_gradient(parameter, self._names.setdefault(f"{name}.{own}", len(self._names)))
@@ -79,29 +71,6 @@ class ModuleOrder(Watcher):
         if id(module) in self._of_module:
             self._add(2 * self._of_module[id(module)] + bool(is_forward))
         return fetch(coordinator, module, *arguments, **given)
-
-    def _add_module(self, name: str, module: Any) -> None:
-        self._of_module[id(module)] = self._names.setdefault(name, len(self._names))
-        if type(module).__name__ in ("ModuleList", "ModuleDict", "FSDPModuleList", "FSDPModuleDict"):
-            self._lists.append(name)
-
-    def _name_modules(self, init: Any, state: Any) -> None:
-        for name, module in state._modules[0].named_modules():
-            self._add_module(name, module)
-        init(state)
-
-    def _begin_fsdp_pass(self, begin: Any, state: Any, *arguments: Any) -> Any:
-        if state._state_ctx.iter_forward_root is None:
-            self._passes.append([])
-        return begin(state, *arguments)
-
-    def _gather(self, gather: Any, group: Any, *arguments: Any) -> Any:
-        self._add(2 * self._of_module.get(id(group.modules[0]), 0) + 1)
-        return gather(group, *arguments)
-
-    def _gather_again(self, gather: Any, group: Any, *arguments: Any) -> Any:
-        self._add(2 * self._of_module.get(id(group.modules[0]), 0))
-        return gather(group, *arguments)
 
     def _add(self, run: int) -> None:
         if self._passes and self._kept < _MOST:

@@ -78,6 +78,8 @@ class Scan:
     """Of the epoch; None if unknown."""
     is_whole: bool = False
     seconds: float = 0.0
+    batch_seconds: float | None = None
+    """To read a batch in one process: the mean without the first one, which does what is done once."""
     worst: list[Candidate] = field(default_factory=list)
     """By the criteria, each batch once."""
     problem: str | None = None
@@ -134,7 +136,7 @@ def _listen(ours: Connection, began: float, seconds: float, found: Scan, best: d
                     if place not in best or of(received.size) > of(best[place].size):
                         best[place] = received
             else:
-                found.batches, found.of, found.is_whole, found.problem = received
+                found.batches, found.of, found.batch_seconds, found.is_whole, found.problem = received
         elif left <= 0:
             return
         if spent > _SECONDS_OF_SILENCE and not is_noted:
@@ -152,31 +154,38 @@ def _go_through(loader: Any, answers: Connection, deadline: float, most: int | N
     _have_files_of_its_own(answers.fileno())
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads were not forked
     torch.set_num_threads(1)
-    done, of, is_whole, problem = 0, None, False, None
-    received = time.monotonic()
+    of, is_whole, problem = None, False, None
+    taken: list[float] = []
+    begun = received = time.monotonic()
     best = [-1] * len(CRITERIA)
     try:
         batches, of = _batches(loader, most)
-        answers.send_bytes(pickle.dumps((0, of, False, None)))
+        answers.send_bytes(pickle.dumps((0, of, None, False, None)))
         for rank, number, batch in batches:
-            done += 1
+            taken.append(time.monotonic() - begun)
             size = measure(batch)
             figures = [figure(size) for figure in CRITERIA]
             if any(figure > most for figure, most in zip(figures, best, strict=True)):
                 best = [max(pair) for pair in zip(figures, best, strict=True)]
                 answers.send_bytes(pickle.dumps(Candidate(size, number, rank, _pickled(batch))))
-            now = time.monotonic()
-            if now > deadline:
+            begun = time.monotonic()
+            if begun > deadline:
                 break
-            if now - received > _SECONDS_BETWEEN_MESSAGES:
-                received = now
-                answers.send_bytes(pickle.dumps((done, of, False, None)))
+            if begun - received > _SECONDS_BETWEEN_MESSAGES:
+                received = begun
+                answers.send_bytes(pickle.dumps((len(taken), of, mean_of_later(taken), False, None)))
         else:
             is_whole = True
     except Exception as error:
         problem = f"{type(error).__name__}: {error}".partition("\n")[0][:300]
-    answers.send_bytes(pickle.dumps((done, of, is_whole, problem)))
+    answers.send_bytes(pickle.dumps((len(taken), of, mean_of_later(taken), is_whole, problem)))
     answers.send_bytes(pickle.dumps(None))
+
+
+def mean_of_later(taken: list[float]) -> float | None:
+    """The mean without the first, unless that is all there is; None of nothing."""
+    counted = taken[1:] or taken
+    return sum(counted) / len(counted) if counted else None
 
 
 def _pickled(batch: Any) -> bytes | None:
@@ -224,9 +233,7 @@ def _batches(loader: Any, most: int | None) -> tuple[Iterator[tuple[int, int, An
     world = getattr(shard, "num_processes", None)
     if inner is not None and world is not None and not getattr(shard, "split_batches", False):
         # accelerate's BatchSamplerShard takes turns.
-        turns = (
-            (index % world, index // world + 1, fetch(indices)) for index, indices in enumerate(iter(inner))
-        )
+        turns = ((index % world, index // world + 1, fetch(indices)) for index, indices in enumerate(iter(inner)))
         of = _least(_length(inner), None if most is None else most * world)
         return itertools.islice(turns, of), of
     count = _least(_length(iterator._index_sampler) or _once(loader), most)

@@ -141,7 +141,7 @@ class Steps(Watcher):
         before = engine.global_steps
         result = step(engine, *arguments, **given)
         if engine.global_steps > before:
-            self._events.engine_step_end(engine)
+            self._events.end(Watcher.on_engine_step_end, engine)
             self._end()
         return result
 
@@ -237,12 +237,12 @@ class Steps(Watcher):
         once = forward + backward - self._recomputing.flops
         (forward_before, once_before), self._flops_before = self._flops_before, (forward, once)
         self.model_flops.append(min(3 * (forward - forward_before), once - once_before))
-        self._events.step_end(end)
+        self._events.end(Watcher.on_step_end, end)
 
     def _end_run(self) -> None:
         if self._last and self.completed >= self._last and not self._events.wants_more():
             self.stopped = True
-            self._events.run_end()
+            self._events.end(Watcher.on_run_end)
             raise RehearsalComplete
 
 

@@ -6,7 +6,6 @@ Data with values is written, because scripts save the data that they have prepar
 from __future__ import annotations
 
 import io
-import json
 import os
 import re
 from collections import Counter
@@ -19,6 +18,7 @@ from zerokit.rehearsal.native.backend import Backend
 from zerokit.rehearsal.ranks.exchange import Exchange
 from zerokit.rehearsal.watching.torch_files import TorchFiles, path_of, plain_parts, tensors_in
 from zerokit.rehearsal.watching.watcher import Watcher
+from zerokit.tables import table_of
 
 _NO_TRACKERS = {
     "WANDB_MODE": "disabled",
@@ -42,7 +42,7 @@ _LEFT_OUT: list[tuple[Mapping[str, Any], tuple[Patch, ...]]] = [
             until=row.get("until"),
         ),
     )
-    for row in json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+    for row in table_of(__file__)
 ]
 """Rows of the table, each with its savers.
 
@@ -113,9 +113,7 @@ class SuppressedWrites(Watcher):
             if row.get("barrier") and dist.is_initialized():
                 dist.barrier()
             if saver.name.startswith("save"):  # what is saved comes first, then where to
-                self._leave_out(
-                    given.get("save_directory", given.get("save_dir", (*arguments, None, None)[1]))
-                )
+                self._leave_out(given.get("save_directory", given.get("save_dir", (*arguments, None, None)[1])))
             return _repository(*arguments, **given) if saver.name == "create_repo" else row.get("returns")
 
         return leave_out

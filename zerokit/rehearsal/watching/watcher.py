@@ -84,22 +84,10 @@ class Events:
             watcher.on_process_start()
         wrap(_MAKE_ENGINE, self._make_engine)
         before(lambda optimizer, *_: self._begin(Watcher.on_optimizer_step_begin, optimizer))
-        after(lambda optimizer, *_: self._end(Watcher.on_optimizer_step_end, optimizer))
-
-    def engine_step_end(self, engine: Any) -> None:
-        self._end(Watcher.on_engine_step_end, engine)
-
-    def step_end(self, end: StepEnd) -> None:
-        self._end(Watcher.on_step_end, end)
+        after(lambda optimizer, *_: self.end(Watcher.on_optimizer_step_end, optimizer))
 
     def wants_more(self) -> bool:
         return any(watcher.wants_more() for watcher in self._watchers)
-
-    def run_end(self) -> None:
-        self._end(Watcher.on_run_end)
-
-    def exit(self) -> None:
-        self._end(Watcher.on_exit)
 
     def _following(self, event: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
         """The methods for an event, without those that do nothing."""
@@ -112,7 +100,8 @@ class Events:
         for method in reversed(list(self._following(event))):
             method(*subject)
 
-    def _end(self, event: Callable[..., Any], *subject: Any) -> None:
+    def end(self, event: Callable[..., Any], *subject: Any) -> None:
+        """Call the watchers at an event, which is a method of :class:`Watcher`, in their order."""
         for method in self._following(event):
             method(*subject)
 
@@ -120,4 +109,4 @@ class Events:
         self.has_engine = True
         self._begin(Watcher.on_engine_begin, given.get("model", arguments[1] if len(arguments) > 1 else None))
         initialize(engine, *arguments, **given)
-        self._end(Watcher.on_engine_end, engine)
+        self.end(Watcher.on_engine_end, engine)

@@ -8,6 +8,7 @@ what the cluster would raise.
 from __future__ import annotations
 
 import ast
+import builtins
 import dis
 import inspect
 import platform
@@ -27,13 +28,13 @@ from zerokit.exits.log import Log
 from zerokit.rehearsal.call_sites import OWN, folder_of, in_words, is_in, is_of_script, short_path, tree_of
 from zerokit.rehearsal.context import rank_context
 from zerokit.rehearsal.errors import RehearsalGap
-from zerokit.rehearsal.stand_ins.from_pretrained import CHECKPOINT
 from zerokit.rehearsal.stand_ins.nvml import NVMLNotSupportedError
-from zerokit.rehearsal.stand_ins.package_imports import stands_in_for
+from zerokit.rehearsal.stand_ins.package_imports import is_a_stand_in, stands_in_for
 from zerokit.rehearsal.stand_ins.packages import REFUSED, is_folder_without_code
 from zerokit.rehearsal.watching.hub_files import NotFetched, Repository, requested_of
 from zerokit.rehearsal.watching.suppressed_writes import not_written
 from zerokit.rehearsal.watching.zero_init import advice_on_zero_init
+from zerokit.tables import table_of
 
 _ENDS_A_RANK = "zerokit.distributed.exit_reports"
 """The module by which zerokit's own commands end a rank, from a room that this one does not import."""
@@ -66,64 +67,14 @@ class _Limit(NamedTuple):
     """The types of errors to search."""
 
 
-_LIMITS = (
+_LIMITS = tuple(
     _Limit(
-        re.compile(r"Torch not compiled with CUDA enabled"),
-        "the rehearsal cannot stand in for what torch's CPU build leaves out ({error})",
-        "Install torch's CUDA build here, which needs no GPU",
-    ),
-    _Limit(
-        re.compile(
-            r"(?P<library>lib(?:cuda|cudart|cublas\w*|cudnn\w*|cufft\w*|curand|cusolver\w*|cusparse\w*|cupti|"
-            r"nccl|nv\w+|c10_cuda|torch_cuda)[\w.+-]*\.so[\d.]*)"
-            r"|CUDA_HOME|no CUDA-capable device|CUDA driver|NVIDIA driver|no kernel image|"
-            r"CUDA (?:runtime )?initialization"
-        ),
-        "the rehearsal cannot stand in for what calls {library}, which is not on this machine ({error})",
-        _ELSEWHERE,
-    ),
-    _Limit(
-        re.compile(re.escape(CHECKPOINT)),
-        "the rehearsal reads no weights, and the script reads their files ({line})",
-        "Load the model by from_pretrained, or read weights only where ZEROKIT_REHEARSAL is not set",
-    ),
-    _Limit(
-        re.compile(
-            r"Name or service not known|Temporary failure in name resolution|"
-            r"No address associated with hostname|Network is unreachable|No route to host|Failed to resolve '"
-        ),
-        "the script asks the network, which this machine does not reach ({error})",
-        "Put what it would load where it looks first, or rehearse where the network is reached",
-        (OSError,),
-    ),
-    # Some packages, such as torchcodec, try several libraries in turn and collect the errors of all.
-    _Limit(
-        re.compile(r"(?P<library>[^\s'\"]+\.so[\w.]*): cannot open shared object file"),
-        "the script needs {library}, a library of the system that is not on this machine ({line})",
-        "Install it here, too, if the cluster has it; the rehearsal cannot go on without it",
-        (OSError, RuntimeError),
-    ),
-    # deepspeed/__init__.py, where args.local_rank has its default.
-    _Limit(
-        re.compile(r"Mismatch in local rank setting"),
-        "the rehearsal starts ranks as torchrun does, and the script takes --local_rank from DeepSpeed's "
-        "launcher ({line})",
-        "Add --launcher deepspeed before the script",
-        (AssertionError,),
-    ),
-    # torch.compile of DistributedDataParallel traces collectives.
-    _Limit(
-        re.compile(r"(?P<own>zerokit\.rehearsal\.[\w.]+)"),
-        "torch.compile cannot trace {own}, which the rehearsal has in place of torch's own ({line})",
-        "Compile the module before it is wrapped, or rehearse without torch.compile",
-    ),
-    # Commands of NVIDIA's driver and toolkit.
-    _Limit(
-        re.compile(r": '(?P<command>(?:[^']*/)?(?:nvidia-smi|nvcc|dcgmi|nsys))'$"),
-        "the script runs {command}, which is not on this machine ({line})",
-        "Leave it out where ZEROKIT_REHEARSAL is set, or put a command of that name in PATH",
-        (FileNotFoundError,),
-    ),
+        re.compile(row["pattern"]),
+        row["message"],
+        row["hint"],
+        tuple(getattr(builtins, name) for name in row.get("errors", ["BaseException"])),
+    )
+    for row in table_of(__file__)
 )
 _UNEXPECTED = (TypeError, ValueError, AttributeError, LookupError)
 """What Python raises of names that are not there, and of values other than expected."""
@@ -226,10 +177,7 @@ def _raises_in_handler(error: BaseException) -> bool:
 def _cause(error: BaseException, left_out: Collection[str]) -> tuple[str, str] | None:
     """What of the rehearsal or its environment takes part in `error`, and what to do."""
     found = (
-        _not_fetched(error)
-        or _known_limit(error)
-        or _not_written(error, left_out)
-        or _library_with_stand_in(error)
+        _not_fetched(error) or _known_limit(error) or _not_written(error, left_out) or _library_with_stand_in(error)
     )
     if found is not None:
         return found
@@ -238,7 +186,9 @@ def _cause(error: BaseException, left_out: Collection[str]) -> tuple[str, str] |
             f"the rehearsal's stand-in is not like what it stands for ({_type_and_line(error)})",
             "Please report this with the output above; " + _ELSEWHERE[0].lower() + _ELSEWHERE[1:],
         )
-    return _import_failure(error) if isinstance(error, ImportError) else _not_compatible(error)
+    if isinstance(error, ImportError):
+        return None if _is_of_own_module(error) else _not_importable(error)
+    return _not_compatible(error)
 
 
 def _known_limit(error: BaseException) -> tuple[str, str] | None:
@@ -313,11 +263,6 @@ def _library_with_stand_in(error: BaseException) -> tuple[str, str] | None:
         f"gives ({_type_and_line(error)})",
         hint,
     )
-
-
-def _import_failure(error: ImportError) -> tuple[str, str] | None:
-    """What an import lacks; None if it is of the script's own modules."""
-    return None if _is_of_own_module(error) else _not_importable(error)
 
 
 def _not_compatible(error: BaseException) -> tuple[str, str] | None:
@@ -398,9 +343,7 @@ def _type_and_line(error: BaseException) -> str:
 def _first_line(text: str) -> str:
     first, *further = text.strip().split("\n")
     if further and further[0].startswith("Original Traceback "):  # of a worker's error, raised again
-        first = next(
-            (raised[1] for line in reversed(further) if (raised := _RAISED.match(line))), further[-1]
-        )
+        first = next((raised[1] for line in reversed(further) if (raised := _RAISED.match(line))), further[-1])
     return first[:300]
 
 
@@ -410,7 +353,7 @@ def _is_of_a_stand_in(error: BaseException) -> bool:
         return True
     if isinstance(error, NVMLNotSupportedError):  # by a GPU it mostly is
         return True
-    if isinstance(error, ImportError) and error.name is not None and _is_a_stand_in(error.name):
+    if isinstance(error, ImportError) and error.name is not None and is_a_stand_in(error.name):
         return True
     trace = _innermost(error)
     if trace is not None and isinstance(error, TypeError) and patches.refuses(trace.tb_frame):
@@ -455,12 +398,6 @@ def _fails_unintended(trace: TracebackType) -> bool:
         and (node.lineno, node.end_lineno, node.col_offset, node.end_col_offset) == failing.positions
     ]
     return not any(patches.is_original(function) for function in called)
-
-
-def _is_a_stand_in(module: str) -> bool:
-    """Whether `module` would be in a package that has a stand-in."""
-    spec = getattr(sys.modules.get(module.partition(".")[0]), "__spec__", None)
-    return spec is not None and (spec.origin or "").startswith(OWN)
 
 
 def _place_of(error: BaseException, failure: BaseException) -> str:

@@ -36,9 +36,7 @@ class GuardedProcess(subprocess.Popen[bytes]):
         set_for_it = ["env", *(f"{name}={value}" for name, value in variables.items())]
         guard = [sys.executable, "-I", "-S", __file__, str(ended_pipe)]
         try:
-            super().__init__(
-                [*guard, *set_for_it, *command], pass_fds=[ended_pipe], start_new_session=True, **streams
-            )
+            super().__init__([*guard, *set_for_it, *command], pass_fds=[ended_pipe], start_new_session=True, **streams)
         except BaseException:
             self.kill()
             raise

@@ -25,9 +25,9 @@ from zerokit.rehearsal.process_setup import virtual_cluster
 from zerokit.rehearsal.ranks.call_order import FAILED, SCRIPT_ENDED, STEPS_DONE
 from zerokit.rehearsal.ranks.roles import MOST_RANKS
 from zerokit.rehearsal.watching.steps import RehearsalComplete
-from zerokit.rehearsal.worker import launchers, stacks
-from zerokit.rehearsal.worker.doing import Doing
+from zerokit.rehearsal.worker import launchers
 from zerokit.rehearsal.worker.failures import hint_for, is_deliberate, is_error_of_zerokit, limit_of
+from zerokit.rehearsal.worker.progress import Doing, answer
 from zerokit.rehearsal.worker.virtual_rank import VirtualRank
 
 _leave = os._exit
@@ -37,7 +37,7 @@ _PASSING_ON = (OWN, patches.__file__, runpy.run_path.__code__.co_filename)
 def main() -> None:
     """Entry point; leaves by :func:`os._exit`, since threads of the script may still run."""
     job = RehearsalJob.from_json(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    stacks.answer(job.recording_file)
+    answer(job.recording_file)
     code = rehearse(job)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -24,12 +24,12 @@ from zerokit.rehearsal.recording import (
     EVENT,
     SPAN,
     Collective,
-    MadeUp,
     NvmeBytes,
     RankFacts,
     RankTimes,
     Recording,
 )
+from zerokit.rehearsal.report.report import MadeUpResult
 from zerokit.rehearsal.stand_ins.nvme_ledger import nvme_ledger
 from zerokit.rehearsal.timing.operators import is_tf32_on
 from zerokit.rehearsal.timing.rank_time import RankTime
@@ -42,48 +42,23 @@ from zerokit.rehearsal.watching.module_order import ModuleOrder
 from zerokit.rehearsal.watching.overrides import Overriding
 from zerokit.rehearsal.watching.phases import Phases, Recomputing
 from zerokit.rehearsal.watching.reading import Reading
-from zerokit.rehearsal.watching.repeated_lines import RepeatedLines
 from zerokit.rehearsal.watching.steps import Steps, Traffic
 from zerokit.rehearsal.watching.suppressed_writes import SuppressedWrites
-from zerokit.rehearsal.watching.watcher import Events
+from zerokit.rehearsal.watching.watcher import Events, Watcher
 from zerokit.rehearsal.watching.zero_init import ZeroInit
 from zerokit.reporting.categories import Category
 from zerokit.reporting.phases import RUN_PHASES, RunPhase
+from zerokit.tables import table_of
 
-_ALLOCATOR_FIGURES = {
-    "reserved_peak_bytes": ("reserved_bytes", "peak"),
-    "reserved_bytes": ("reserved_bytes", "current"),
-    "allocated_peak_bytes": ("allocated_bytes", "peak"),
-    "active_peak_bytes": ("active_bytes", "peak"),
-    "inactive_split_peak_bytes": ("inactive_split_bytes", "peak"),
-    "num_segments": ("segment", "current"),
-}
+_TABLE = table_of(__file__)
+_ALLOCATOR_FIGURES: Mapping[str, tuple[str, str]] = _TABLE["allocator_figures"]
 
 _LARGER_THAN_A_LOSS = 1024
 """Bytes of what scripts reduce to print it."""
 
-_CATEGORY_BY_LINE: tuple[tuple[str, Category], ...] = (
-    (".copy_grads_in_partition", "gradients"),
-    ("zero/partition_parameters.py", "parameters"),
-    ("zero/partitioned_param_coordinator.py", "parameters"),
-    ("ops/adam", "optimizer_states"),
-    ("ops/lion", "optimizer_states"),
-    ("ops/adagrad", "optimizer_states"),
-    ("zero/contiguous_memory_allocator.py", "buffers"),
-    ("deepspeed/runtime", "buffers"),
-    ("deepspeed/comm", "buffers"),
-    ("deepspeed/utils", "buffers"),
-)
+_CATEGORY_BY_LINE: Sequence[tuple[str, Category]] = _TABLE["category_by_line"]
 """The category of a block without a label, by a part of the line that made it; the first match counts."""
-_CATEGORY_BY_PHASE: dict[RunPhase, Category] = {
-    "init": "parameters",
-    "forward": "activations",
-    "loss": "activations",
-    "backward": "activations",
-    "step": "buffers",
-    "between": "other",
-    "evaluation": "activations",
-}
+_CATEGORY_BY_PHASE: Mapping[RunPhase, Category] = _TABLE["category_by_phase"]
 """The category of a block whose line does not give one, by the phase in which it was made."""
 
 
@@ -128,12 +103,12 @@ class VirtualRank:
             self.steps.settled,
             factor=overrides.get("micro_batch_factor", 1),
             is_resized=lambda: self.overriding.sizes_arguments,
-            reading=None if time is None else Reading(time.clock, takes_time=data_takes_time),
+            reading=Reading(time.clock) if time is not None and data_takes_time else None,
         )
         self.evaluation = EvaluationWatcher(backend, self.batches)
         # A step ends once it is over and out of its phase.
         self.zero_init = ZeroInit()
-        self.events.add(RepeatedLines(), HubFiles(), self.zero_init, self.suppressed, self.labels)
+        self.events.add(HubFiles(), self.zero_init, self.suppressed, self.labels)
         self.events.add(Phases(backend, self.events), recomputing)
         self.events.add(self.batches, self.evaluation, self.traffic, self.steps, self.overriding)
         self.events.add(self.accumulation, module_order)
@@ -147,7 +122,7 @@ class VirtualRank:
 
     def end(self, ending: str) -> None:
         """Publish that this rank has come to its end, and how, as of :meth:`Exchange.close`."""
-        self.events.exit()
+        self.events.end(Watcher.on_exit)
         self.exchange.close(ending, steps=self.steps.completed)
 
     def recording(self, versions: Mapping[str, str] | None = None, hint: str | None = None) -> Recording:
@@ -182,11 +157,6 @@ class VirtualRank:
                 "expandable": _allocator_figures(backend, Model.EXPANDABLE),
             },
             warnings=(*_of_notes(notes, sites, self), *_warnings(self)),
-            made_up=tuple(
-                MadeUp(note.what, _site(note, sites), note.times)
-                for note in notes
-                if note.kind == NoteKind.MADE_UP
-            ),
             facts=RankFacts(
                 rank=self.rank,
                 versions=dict(versions or {}),
@@ -204,6 +174,11 @@ class VirtualRank:
                 fp32_share=backend.fp32_share_of("backward"),
                 chooses_fp32=self.overriding.turns_16_bits_off or is_tf32_on(),
                 whole_model_bytes=self.zero_init.whole_model_bytes,
+                made_up=[
+                    MadeUpResult(what=note.what, site=_site(note, sites), count=note.times)
+                    for note in notes
+                    if note.kind == NoteKind.MADE_UP
+                ],
                 gaps=list(map(str, met_gaps())),
                 nvme=nvme,
                 batches=self.batches.facts(),
@@ -215,8 +190,8 @@ class VirtualRank:
 
 def _idle_micro_steps(rank: VirtualRank) -> tuple[int, int] | None:
     """How far the first engine with an optimizer came, of what a step takes, if no step was made."""
-    # Without an optimizer, ZeRO-3 has something in its place that makes no steps.
-    trains = (engine for engine in rank.labels.engines if hasattr(engine.optimizer, "step"))
+    # Without an optimizer, ZeRO-3 and bf16 have something in its place that makes no steps.
+    trains = (engine for engine in rank.labels.engines if getattr(engine, "basic_optimizer", None) is not None)
     engine = None if rank.steps.completed else next(trains, None)
     if engine is None:
         return None
@@ -250,8 +225,7 @@ def _warnings(rank: VirtualRank) -> list[str]:
         )
     if unknown := rank.exchange.unknown_values:
         warnings.append(
-            f"{unknown} values came from a rank that was not rehearsed with this one, which went on with "
-            "its own"
+            f"{unknown} values came from a rank that was not rehearsed with this one, which went on with its own"
         )
     warnings += rank_context().warnings()
     warnings += [f"{line}: the rehearsal went on without it" for line in patches.missing()]
@@ -316,9 +290,7 @@ def _allocator_figures(backend: Backend, model: Model) -> dict[str, int]:
     return {**figures, "num_alloc_retries": stats["num_alloc_retries"], "num_ooms": stats["num_ooms"]}
 
 
-def _categorize(
-    blocks: np.ndarray[Any, Any], sites: list[str], ops: list[str], buckets: Sequence[range]
-) -> None:
+def _categorize(blocks: np.ndarray[Any, Any], sites: list[str], ops: list[str], buckets: Sequence[range]) -> None:
     """Fill in the category of every block that has none, from the line and the phase it was born in."""
     code = CATEGORY_CODES.index
     for made in buckets:

@@ -335,9 +335,7 @@ def _is_plain(module: nn.Linear) -> bool:
         for name, parameter in module.named_parameters(recurse=False)
     }
     try:
-        given = torch.func.functional_call(
-            module, empty, (torch.empty(1, 1, module.in_features, device="meta"),)
-        )
+        given = torch.func.functional_call(module, empty, (torch.empty(1, 1, module.in_features, device="meta"),))
     except (RuntimeError, TypeError, ValueError, IndexError, AttributeError):
         return False
     return isinstance(given, torch.Tensor)

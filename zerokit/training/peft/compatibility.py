@@ -190,16 +190,12 @@ _READS_END = re.compile(
 )
 
 
-def check_four_bits(
-    loaded: LoadedRecipe, settings: PeftSettings, resolved: Resolved, model: PreparedModel
-) -> None:
+def check_four_bits(loaded: LoadedRecipe, settings: PeftSettings, resolved: Resolved, model: PreparedModel) -> None:
     """Refuse a run whose model cannot be kept in 4 bits (RecipeError)."""
     where = loaded.where("peft", "type")
     if importlib.util.find_spec("bitsandbytes") is None:
         raise RecipeError(
-            "qlora needs bitsandbytes, which is not installed",
-            where=where,
-            hint="Run pip install bitsandbytes",
+            "qlora needs bitsandbytes, which is not installed", where=where, hint="Run pip install bitsandbytes"
         )
     if model.folder is None:
         raise RecipeError(

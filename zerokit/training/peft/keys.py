@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -15,6 +15,7 @@ from zerokit.extras import require
 from zerokit.recipe.model import PeftType
 from zerokit.recipe.synonyms import meant
 from zerokit.spelling import mistyped
+from zerokit.tables import table_of
 from zerokit.validation import wrong_value
 
 if TYPE_CHECKING:
@@ -34,21 +35,12 @@ class Method:
     """How virtual tokens are stored: as embeddings, or as keys and values; None without virtual tokens."""
 
 
-METHODS: dict[PeftType, Method] = {
-    "lora": Method("LoraConfig", "LoRA"),
-    "qlora": Method("LoraConfig", "QLoRA"),
-    "ia3": Method("IA3Config", "IA3"),
-    "p_tuning": Method("PromptEncoderConfig", "P-tuning", "embedded"),
-    "prefix_tuning": Method("PrefixTuningConfig", "prefix tuning", "cached"),
-    "prompt_tuning": Method("PromptTuningConfig", "prompt tuning", "embedded"),
-}
+_TABLE = table_of(__file__)
+METHODS: dict[PeftType, Method] = {type_: Method(**row) for type_, row in _TABLE["methods"].items()}
 VIRTUAL_TOKENS = 20
 """Default number of virtual tokens, as in peft's documentation."""
-_NOT_FOR_TRAINING = ("peft_type", "inference_mode", "auto_mapping", "peft_version", "runtime_config")
-FOUR_BITS = (
-    *("bnb_4bit_quant_type", "bnb_4bit_use_double_quant", "bnb_4bit_compute_dtype"),
-    *("bnb_4bit_quant_storage", "llm_int8_skip_modules"),
-)
+_NOT_FOR_TRAINING: Sequence[str] = _TABLE["not_for_training"]
+FOUR_BITS: Sequence[str] = _TABLE["four_bits"]
 """Keys of transformers' BitsAndBytesConfig that ``qlora`` accepts in addition to those of its adapter."""
 
 
@@ -64,7 +56,6 @@ class PeftSettings:
 
     @property
     def method(self) -> Method:
-        """The method."""
         return METHODS[self.type_]
 
     @property

@@ -14,9 +14,7 @@ from zerokit.patches import Patch
 _TO_SAVE = Patch(
     "peft.peft_model:PeftModel", "get_prompt_embedding_to_save", "save learned tokens that ZeRO-3 has divided"
 )
-_whole_weights: ContextVar[Mapping[str, Any] | None] = ContextVar(
-    "weights of a model that is saved", default=None
-)
+_whole_weights: ContextVar[Mapping[str, Any] | None] = ContextVar("weights of a model that is saved", default=None)
 
 
 def drop_virtual_token_logits(_: Any, args: Any, given: Mapping[str, Any], output: Any) -> Any:

@@ -35,5 +35,4 @@ def tasks_for(columns: Sequence[str], names: Columns) -> list[str]:
 
 
 def task_of(section: TaskSection) -> Task:
-    """The task that a recipe names."""
     return TASKS[section.type](section)

@@ -79,9 +79,7 @@ class AnswerEncoder(Encoder):
         # The first label has no token before it to be predicted from.
         has_targets = any(label != IGNORED for label in labels[1:])
         features = {"input_ids": input_ids[:end], "labels": labels}
-        return Encoded(
-            features, len(input_ids) > end, has_targets, joins_prompt=joins_prompt and not self.loss_on_all
-        )
+        return Encoded(features, len(input_ids) > end, has_targets, joins_prompt=joins_prompt and not self.loss_on_all)
 
     def completion(self, prompt: str, completion: str) -> Encoded:
         """A prompt and its completion, which is trained on."""
@@ -130,20 +128,10 @@ class AnswerEncoder(Encoder):
         said = [_turn("system", system)] if system else []
         history = example.get(names.history)
         if not isinstance(history, list | None):
-            raise UnusableError(
-                f"'{names.history}' is {value_kind(history)}, not a list",
-                hint="Fix or remove that example",
-            )
+            raise UnusableError(f"'{names.history}' is {value_kind(history)}, not a list")
         for pair in history or []:
-            if (
-                not isinstance(pair, list)
-                or len(pair) != 2
-                or not all(isinstance(text, str) for text in pair)
-            ):
-                raise UnusableError(
-                    f"'{names.history}' has something other than pairs of a question and its answer",
-                    hint="Fix or remove that example",
-                )
+            if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
+                raise UnusableError(f"'{names.history}' has something other than pairs of a question and its answer")
             said += [_turn("user", pair[0]), _turn("assistant", pair[1])]
         said.append(_turn("user", question))
         if self.tokenizer.chat_template:
@@ -190,9 +178,7 @@ class AnswerEncoder(Encoder):
             if end == 1:
                 self._fail_chat("begins with the assistant, which has nothing to answer")
             texts = self._render(turns[: end - 1], add_generation_prompt=True), self._render(turns[:end])
-            prompt, whole = (
-                encode(self.tokenizer, text, most=self.most, special_tokens=False) for text in texts
-            )
+            prompt, whole = (encode(self.tokenizer, text, most=self.most, special_tokens=False) for text in texts)
             joins = whole[: len(prompt)] != prompt
             if joins:
                 prompt = whole[: self._count_prompt_tokens(*texts, end)]
@@ -200,9 +186,7 @@ class AnswerEncoder(Encoder):
             if sequences and prompt[: len(sequences[-1][0])] == sequences[-1][0]:
                 joins = joins or sequences[-1].joins_prompt
                 before = sequences.pop().trained
-            trained = (
-                before + [False] * (len(prompt) - len(before)) + [end > given] * (len(whole) - len(prompt))
-            )
+            trained = before + [False] * (len(prompt) - len(before)) + [end > given] * (len(whole) - len(prompt))
             sequences.append(_Labelled(whole, trained, joins))
         if not sequences:
             self._fail_chat(*_no_answer(turns))
@@ -258,7 +242,7 @@ def joined(prompt: Any, answer: list[Any], name: str) -> tuple[list[Any], int]:
     if prompt is None:
         if begins != "assistant":
             return answer, 0
-        raise UnusableError(f"'{name}' is absent or null", hint="Fix or remove that example")
+        raise UnusableError(f"'{name}' is absent or null")
     if isinstance(prompt, str):
         if begins == "assistant":
             return [_turn("user", prompt), *answer], 1
@@ -272,10 +256,7 @@ def joined(prompt: Any, answer: list[Any], name: str) -> tuple[list[Any], int]:
             )
         return [_turn("system", prompt), *answer], 0
     if not isinstance(prompt, list):
-        raise UnusableError(
-            f"'{name}' is {value_kind(prompt)}, neither text nor a list of messages",
-            hint="Fix or remove that example",
-        )
+        raise UnusableError(f"'{name}' is {value_kind(prompt)}, neither text nor a list of messages")
     first = answer[: len(prompt)]
     is_whole = bool(prompt) and list(map(_without_none, first)) == list(map(_without_none, prompt))
     return (answer if is_whole else [*prompt, *answer]), len(prompt)

@@ -59,9 +59,7 @@ class DPO(Task):
         given = {name: inputs[name] for name in ("input_ids", "attention_mask")}
         return row_sums(model, given, inputs["labels"]).view(2, -1).T
 
-    def loss(
-        self, model: Any, inputs: Mapping[str, torch.Tensor], smoothing: float = 0.0
-    ) -> tuple[torch.Tensor, Any]:
+    def loss(self, model: Any, inputs: Mapping[str, torch.Tensor], smoothing: float = 0.0) -> tuple[torch.Tensor, Any]:
         """The sum of the losses of the pairs, and the rewards: (pairs, 2).
 
         -log sigmoid of the difference of the rewards, each beta times the log probability of an answer less
@@ -105,13 +103,8 @@ class _Encoder(Encoder):
         self.same_if_cut = f"{self.same} within {section.seq_len} tokens (task.seq_len)"
 
     def sequences(self, example: dict[str, Any]) -> list[Encoded]:
-        chosen, rejected = (
-            self._answer(example, column) for column in (self.columns.chosen, self.columns.rejected)
-        )
-        features = {
-            **chosen.features,
-            **{f"rejected_{name}": value for name, value in rejected.features.items()},
-        }
+        chosen, rejected = (self._answer(example, column) for column in (self.columns.chosen, self.columns.rejected))
+        features = {**chosen.features, **{f"rejected_{name}": value for name, value in rejected.features.items()}}
         is_cut = chosen.is_cut or rejected.is_cut
         has_targets = chosen.has_targets and rejected.has_targets
         # Of the same answers, the difference of the rewards and its gradient would always be 0.

@@ -61,7 +61,7 @@ def label_text(value: Any, names: Sequence[str] | None, column: str) -> str:
         names: class names, if the data set names its numbers.
     """
     if value is None or value != value:  # a table with an empty cell has numbers with fractions
-        raise UnusableError(f"'{column}' is absent or null", hint="Fix or remove that example")
+        raise UnusableError(f"'{column}' is absent or null")
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float) and value.is_integer():
@@ -121,7 +121,6 @@ def classes_of(
     DataError for one class only, or too many.
 
     Args:
-        known: the checkpoint's.
         most: limit of classes; None if the data set names them.
     """
     if len(found) < 2:

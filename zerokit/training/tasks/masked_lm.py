@@ -88,9 +88,7 @@ class _Encoder(Encoder):
             parts = [encoded]
         else:
             parts = [self.tokenizer(piece) for piece in pieces(text)]
-        features: dict[str, list[int]] = {
-            "input_ids": [token for part in parts for token in part["input_ids"]]
-        }
+        features: dict[str, list[int]] = {"input_ids": [token for part in parts for token in part["input_ids"]]}
         if self.whole_words:
             features["words"] = [-1 if word is None else word for part in parts for word in part.word_ids()]
         special = set(self.tokenizer.all_special_ids)

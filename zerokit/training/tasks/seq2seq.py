@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from zerokit.checkpoint.pretrained import ModelKind
+from zerokit.checkpoint.pretrained import SEQ2SEQ
 from zerokit.data.encoding import encode_whole
 from zerokit.errors import ModelError, RecipeError, visible
 from zerokit.training.examples import IGNORED, Encoded, Encoder, text_of, text_or_none
 from zerokit.training.preview import marked
-from zerokit.training.tasks.task import Task, ratio, uses_router_loss
+from zerokit.training.tasks.generated import answer_metrics, compare, texts_of
+from zerokit.training.tasks.task import Task, uses_router_loss
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class Seq2Seq(Task):
     """Cross-entropy of the answer's tokens; of generated answers, how many are right, and ROUGE-L."""
 
-    model = ModelKind("AutoModelForSeq2SeqLM", "a sequence-to-sequence model", "T5", new_head=False)
+    model = SEQ2SEQ
     formats = ("prompt_completion", "alpaca")
     peft_type = "SEQ_2_SEQ_LM"
     generates = True
@@ -53,7 +53,7 @@ class Seq2Seq(Task):
             )
         decoder = getattr(config, "num_decoder_layers", None)
         layers = getattr(config, "num_hidden_layers", decoder)  # T5 counts those of its encoder there
-        if self.section.predict_with_generate and decoder is not None and decoder > layers:
+        if self.section.generates_answers and decoder is not None and decoder > layers:
             raise RecipeError(
                 f"the model has {decoder} layers in its decoder and {layers} in its encoder, for which "
                 "generate() of transformers fails",
@@ -78,9 +78,8 @@ class Seq2Seq(Task):
         self, output: Any, inputs: Mapping[str, torch.Tensor], model: Any, tokenizer: PreTrainedTokenizerBase
     ) -> Sequence[float]:
         """Answers, those that are right, and the sum of their ROUGE-L."""
-        if not self.section.predict_with_generate:
+        if not self.section.generates_answers:
             return ()
-        # Under ZeRO-3 transformers has every rank go on until the last one is done (synced_gpus).
         generated = model.generate(
             input_ids=inputs["input_ids"],
             attention_mask=inputs["attention_mask"],
@@ -91,43 +90,15 @@ class Seq2Seq(Task):
         labels = inputs["labels"]
         is_example = (labels != IGNORED).any(-1)
         wanted = labels.masked_fill(labels == IGNORED, tokenizer.pad_token_id)[is_example]
-        texts = [
-            # One by one: batch_decode() makes a text of none, and a rank may have blanks alone.
-            [tokenizer.decode(row, skip_special_tokens=True).strip() for row in ids]
-            for ids in (generated[is_example], wanted)
-        ]
-        pairs = list(zip(*texts, strict=True))
-        return len(pairs), sum(said == right for said, right in pairs), sum(rouge_l(*pair) for pair in pairs)
+        return compare(*(texts_of(tokenizer, rows) for rows in (generated[is_example], wanted)))
 
     def metrics(self, scores: Sequence[float]) -> dict[str, float]:
         """The share of answers that are right to the letter, and the mean ROUGE-L."""
-        if not scores:
-            return {}
-        answers, right, rouge = scores
-        return {"exact_match": ratio(right, answers), "rouge_l": ratio(rouge, answers)}
-
-
-def rouge_l(said: str, wanted: str) -> float:
-    """F1 of the longest common subsequence of words (Lin 2004, section 3.1), as in rouge_score 0.1.2.
-
-    Words consist of letters and digits of any script (in rouge_score: of ASCII). In scripts without spaces a
-    word is as long as a sentence.
-    """
-    ours, theirs = (re.findall(r"[^\W_]+", text.lower()) for text in (said, wanted))
-    if not ours or not theirs:
-        return 0.0
-    row = [0] * (len(theirs) + 1)
-    for word in ours:
-        before, row = row, [0]
-        for index, other in enumerate(theirs):
-            row.append(before[index] + 1 if word == other else max(before[index + 1], row[-1]))
-    return 2 * row[-1] / (len(ours) + len(theirs))
+        return answer_metrics(scores)
 
 
 class _Encoder(Encoder):
-    def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, format_: Format, columns: Columns, task: Seq2Seq
-    ) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, format_: Format, columns: Columns, task: Seq2Seq) -> None:
         self.tokenizer = tokenizer
         self.format = format_
         self.columns = columns

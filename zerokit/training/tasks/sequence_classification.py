@@ -71,9 +71,7 @@ class SequenceClassification(LabelledTask):
         is_target = inputs["labels"] != IGNORED
         truth, said = inputs["labels"][is_target], output.logits[is_target].argmax(-1)
         counted = (truth[truth == said], truth, said)
-        return torch.cat(
-            [torch.bincount(classes, minlength=len(self.labels)) for classes in counted]
-        ).tolist()
+        return torch.cat([torch.bincount(classes, minlength=len(self.labels)) for classes in counted]).tolist()
 
     def metrics(self, scores: Sequence[float]) -> dict[str, float]:
         """Accuracy, and the mean of F1 over the classes that exist or were predicted.
@@ -102,12 +100,7 @@ def _single(labels: Iterator[Any], column: str, where: str) -> Iterator[Any]:
 
 class _Encoder(LabelEncoder):
     def __init__(
-        self,
-        tokenizer: PreTrainedTokenizerBase,
-        columns: Columns,
-        task: SequenceClassification,
-        *,
-        is_pair: bool,
+        self, tokenizer: PreTrainedTokenizerBase, columns: Columns, task: SequenceClassification, *, is_pair: bool
     ) -> None:
         super().__init__(tokenizer, columns, task)
         self._is_pair = is_pair

@@ -70,9 +70,7 @@ class Task(ABC):
     def marked(self, sequence: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> Iterator[StyledLine]:
         """Lines of a preview of a sequence, with trained tokens marked."""
 
-    def with_labels_of(
-        self, examples: RowDataset, columns: Columns, known: Sequence[str], where: str
-    ) -> Task:
+    def with_labels_of(self, examples: RowDataset, columns: Columns, known: Sequence[str], where: str) -> Task:
         """This task with the classes of the training examples; DataError if there are not enough.
 
         Args:
@@ -144,9 +142,7 @@ class Task(ABC):
         is_target = labels != IGNORED
         return logits[is_target], labels[is_target]
 
-    def loss(
-        self, model: Any, inputs: Mapping[str, torch.Tensor], smoothing: float = 0.0
-    ) -> tuple[torch.Tensor, Any]:
+    def loss(self, model: Any, inputs: Mapping[str, torch.Tensor], smoothing: float = 0.0) -> tuple[torch.Tensor, Any]:
         """The sum of the losses of a batch, and the model's output.
 
         Cross-entropy of the logits at each label that is not -100: (examples, classes) against (examples) or

@@ -64,10 +64,6 @@ class TokenClassification(LabelledTask):
             line.append((visible(tokenizer.decode([token])), ""))
         yield line
 
-    @property
-    def _has_entities(self) -> bool:
-        return any(label[:2] in ("B-", "I-") for label in self.labels)
-
     def scores(
         self, output: Any, inputs: Mapping[str, torch.Tensor], model: Any, tokenizer: PreTrainedTokenizerBase
     ) -> Sequence[float]:
@@ -91,7 +87,7 @@ class TokenClassification(LabelledTask):
         """Accuracy over words, and of whole entities precision, recall and F1 (0 where there are none)."""
         words, right, said, there, both = scores
         accuracy = {"accuracy": ratio(right, words)}
-        if not self._has_entities:
+        if not any(label[:2] in ("B-", "I-") for label in self.labels):
             return accuracy
         precision, recall = both / said if said else 0.0, both / there if there else 0.0
         f1 = 2 * precision * recall / (precision + recall) if both else 0.0
@@ -144,10 +140,7 @@ class _Encoder(LabelEncoder):
             )
         for word in words:
             if not isinstance(word, str):
-                raise UnusableError(
-                    f"'{self.columns.tokens}' has {value_kind(word)} among its words, not text",
-                    hint="Fix or remove that example",
-                )
+                raise UnusableError(f"'{self.columns.tokens}' has {value_kind(word)} among its words, not text")
         ids = [self.label_id(tag, column) for tag in tags]
         # As a text with a space between words, which is what the model will be given when it is used.
         text = " ".join(words)
@@ -168,5 +161,5 @@ class _Encoder(LabelEncoder):
         value = example[column]
         if not isinstance(value, list):
             what = "absent or null" if value is None else value_kind(value)
-            raise UnusableError(f"'{column}' is {what}, not a list", hint="Fix or remove that example")
+            raise UnusableError(f"'{column}' is {what}, not a list")
         return value

@@ -1,12 +1,6 @@
 """Fine-tune with transformers' Trainer. TRL's SFTTrainer takes the same arguments."""
 
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    HfArgumentParser,
-    Trainer,
-    TrainingArguments,
-)
+from transformers import AutoModelForCausalLM, AutoTokenizer, HfArgumentParser, Trainer, TrainingArguments
 
 args = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()[0]
 tokenizer = AutoTokenizer.from_pretrained("model")

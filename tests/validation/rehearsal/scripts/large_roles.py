@@ -66,11 +66,7 @@ class InTiles(nn.Module):
 
 def sequence(tokens: int, layers: int) -> tuple[Any, dict[str, torch.Tensor]]:
     config = COMMON | {
-        "zero_optimization": {
-            "stage": 3,
-            "reduce_bucket_size": 1_000_000,
-            "stage3_param_persistence_threshold": 0,
-        }
+        "zero_optimization": {"stage": 3, "reduce_bucket_size": 1_000_000, "stage3_param_persistence_threshold": 0}
     }
     with deepspeed.zero.Init(config_dict_or_path=config):
         model = llama(layers)
@@ -97,14 +93,9 @@ class Experts(nn.Module):
 
     def __init__(self, layers: int) -> None:
         super().__init__()
-        expert = nn.Sequential(
-            nn.Linear(WIDTH, 2 * INNER, bias=False),
-            nn.GLU(),
-            nn.Linear(INNER, WIDTH, bias=False),
-        )
+        expert = nn.Sequential(nn.Linear(WIDTH, 2 * INNER, bias=False), nn.GLU(), nn.Linear(INNER, WIDTH, bias=False))
         self.blocks = nn.ModuleList(
-            MoE(WIDTH, expert, num_experts=RANKS, ep_size=RANKS, k=2, capacity_factor=1.0)
-            for _ in range(layers)
+            MoE(WIDTH, expert, num_experts=RANKS, ep_size=RANKS, k=2, capacity_factor=1.0) for _ in range(layers)
         )
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -116,9 +107,7 @@ class Experts(nn.Module):
 def expert(tokens: int, layers: int) -> tuple[Any, dict[str, torch.Tensor]]:
     config = COMMON | {"zero_optimization": {"stage": 1}}
     model = Experts(layers)
-    groups = split_params_into_different_moe_groups_for_optimizer(
-        {"params": list(model.parameters()), "name": "all"}
-    )
+    groups = split_params_into_different_moe_groups_for_optimizer({"params": list(model.parameters()), "name": "all"})
     engine, *_ = deepspeed.initialize(model=model, model_parameters=groups, config=config)
     hidden = torch.zeros(1, tokens, WIDTH, device=engine.device, dtype=torch.bfloat16)
     return engine, {"hidden": hidden}
@@ -131,9 +120,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=32)
     args = parser.parse_args()
     deepspeed.init_distributed()
-    engine, batch = {"sequence": sequence, "tensor": tensor, "expert": expert}[args.kind](
-        args.tokens, args.layers
-    )
+    engine, batch = {"sequence": sequence, "tensor": tensor, "expert": expert}[args.kind](args.tokens, args.layers)
     for _ in range(2):
         output = engine(**batch)
         engine.backward(getattr(output, "loss", output))

@@ -113,9 +113,7 @@ def build(args: argparse.Namespace, config: dict[str, Any]) -> Any:
     optimizer = None
     if args.optimizer == "torch":
         optimizer = torch.optim.AdamW(trained, lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
-    engine, *_ = deepspeed.initialize(
-        model=model, model_parameters=trained, optimizer=optimizer, config=config
-    )
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=trained, optimizer=optimizer, config=config)
     return engine
 
 

@@ -21,11 +21,7 @@ CONFIG = {
     "train_micro_batch_size_per_gpu": 1,
     "bf16": {"enabled": True},
     "optimizer": {"type": "AdamW", "params": {"lr": 1e-5}},
-    "zero_optimization": {
-        "stage": 3,
-        "reduce_bucket_size": 1_000_000,
-        "stage3_param_persistence_threshold": 0,
-    },
+    "zero_optimization": {"stage": 3, "reduce_bucket_size": 1_000_000, "stage3_param_persistence_threshold": 0},
 }
 Made = tuple[Any, dict[str, torch.Tensor]]
 
@@ -41,9 +37,7 @@ def mixtral() -> Made:
 
 
 def qwen3_moe() -> Made:
-    config = transformers.Qwen3MoeConfig(
-        num_hidden_layers=2, num_experts=128, head_dim=128, moe_intermediate_size=768
-    )
+    config = transformers.Qwen3MoeConfig(num_hidden_layers=2, num_experts=128, head_dim=128, moe_intermediate_size=768)
     return transformers.Qwen3MoeForCausalLM(config), words(config.vocab_size)
 
 
@@ -66,11 +60,7 @@ def qwen2_vl() -> Made:
             "num_attention_heads": 12,
             "num_key_value_heads": 2,
             "vocab_size": 151936,
-            "rope_parameters": {
-                "rope_type": "default",
-                "rope_theta": 1e6,
-                "mrope_section": [16, 24, 24],
-            },
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]},
         },
         vision_config={"depth": 2, "embed_dim": 1280, "hidden_size": 1536, "num_heads": 16},
     )

@@ -29,11 +29,7 @@ def engine_of(plan: dict[str, Any]) -> Any:
     }
     if plan["offload"]:
         zero["offload_optimizer"] = {"device": "cpu"}
-    ds_config = {
-        "train_micro_batch_size_per_gpu": plan["batch"],
-        "gradient_clipping": 1.0,
-        "zero_optimization": zero,
-    }
+    ds_config = {"train_micro_batch_size_per_gpu": plan["batch"], "gradient_clipping": 1.0, "zero_optimization": zero}
     config = LlamaConfig(
         hidden_size=plan["hidden_size"],
         intermediate_size=plan["hidden_size"] * 11 // 4,

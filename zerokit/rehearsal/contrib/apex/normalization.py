@@ -1,19 +1,20 @@
-"""apex.normalization: layers that keep for the backward what the originals keep (fused_layer_norm.py).
+"""apex.normalization: layers that allocate and keep what the originals do (fused_layer_norm.py, layer_norm_cuda.cpp).
 
-They keep the weights, the input (with `memory_efficient` the output), and one or two statistics per row.
+For the backward they keep the weights, the input (with `memory_efficient` the output), and statistics of each row
+in float32: mean and inverse deviation, or for root-mean-square norms the inverse root.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from zerokit.rehearsal.contrib.apex import fused_layer_norm_cuda as kernels
 from zerokit.rehearsal.stand_ins.signatures import Given, with_parameters
+from zerokit.rehearsal.timing.rank_time import take_time
 
 __all__ = [
     "FusedLayerNorm",
@@ -32,130 +33,107 @@ __all__ = [
     "mixed_dtype_fused_rms_norm_affine",
 ]
 
+_PARTS = 16
+"""Rows of partial gradients of a weight."""
+
 
 class _NormFunction(torch.autograd.Function):
     """A norm of the input and its weights; the normalized shape, eps and `memory_efficient` follow them."""
 
-    run: Any
-    run_backward: Any
     weights: int
+    statistics: int
+    has_dtype_of_weight = False
 
     @classmethod
     def forward(cls, ctx: Any, *arguments: Any) -> Tensor:
         input, *weights = (one.contiguous() for one in arguments[: 1 + cls.weights])
-        shape, eps, memory_efficient = (*arguments[1 + cls.weights :], False)[:3]
-        output: Tensor
-        output, *statistics = cls.run(input, shape, *weights, eps)
+        shape, _, memory_efficient = (*arguments[1 + cls.weights :], False)[:3]
+        if tuple(input.shape[-len(shape) :]) != tuple(shape):
+            raise RuntimeError(f"expected input with shape [*, {', '.join(map(str, shape))}], got {input.shape}")
+        output = torch.empty_like(input, dtype=weights[0].dtype if cls.has_dtype_of_weight else input.dtype)
+        rows = input.numel() // math.prod(shape)
+        statistics = [input.new_empty(rows, dtype=_accumulated(input.dtype)) for _ in range(cls.statistics)]
+        take_time("cuApplyLayerNorm", input, input, output, *weights)  # goes over each row twice
         if memory_efficient:
-            statistics[:-1] = [None for _ in statistics[:-1]]
+            del statistics[:-1]
         ctx.save_for_backward(output if memory_efficient else input, *weights, *statistics)
-        ctx.rest, ctx.arguments, ctx.of = (shape, eps, memory_efficient), len(arguments), cls
+        ctx.arguments, ctx.of = len(arguments), cls
         return output
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        kept, *others = ctx.saved_tensors
-        weights, statistics = others[: ctx.of.weights], others[ctx.of.weights :]
-        shape, *rest = ctx.rest
-        found = ctx.of.run_backward(grad.contiguous(), *statistics, kept, shape, *weights, *rest)
-        gradients = found if weights else [found]
+        grad, (kept, *others) = grad.contiguous(), ctx.saved_tensors
+        weights = others[: ctx.of.weights]
+        gradients = [torch.empty_like(one) for one in (kept, *weights)]
+        if weights:
+            parts = [one.new_empty((_PARTS, one.numel()), dtype=_accumulated(kept.dtype)) for one in weights]
+            take_time("cuComputePartGradGammaBeta", grad, kept, parts)
+            take_time("cuComputeGradGammaBeta", parts, gradients[1:])
+            del parts
+        take_time("cuComputeGradInput", grad, kept, grad, kept, gradients[0])
         return *gradients, *(None for _ in range(ctx.arguments - len(gradients)))
 
 
+def _accumulated(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
 class _LayerNormFunction(_NormFunction):
-    run, run_backward = staticmethod(kernels.forward), staticmethod(kernels.backward)
-    weights = 0
-
-
-class _RMSNormFunction(_NormFunction):
-    run, run_backward = staticmethod(kernels.rms_forward), staticmethod(kernels.rms_backward)
-    weights = 0
+    weights, statistics = 0, 2
 
 
 class FusedLayerNormAffineFunction(_NormFunction):
-    """A layer norm with weight and bias."""
-
-    run, run_backward = staticmethod(kernels.forward_affine), staticmethod(kernels.backward_affine)
-    weights = 2
-
-
-class FusedRMSNormAffineFunction(_NormFunction):
-    """A root-mean-square norm with a weight."""
-
-    run, run_backward = staticmethod(kernels.rms_forward_affine), staticmethod(kernels.rms_backward_affine)
-    weights = 1
+    weights, statistics = 2, 2
 
 
 class FusedLayerNormAffineMixedDtypesFunction(FusedLayerNormAffineFunction):
-    """A norm with the weight's dtype as output dtype."""
+    has_dtype_of_weight = True
 
-    run = staticmethod(kernels.forward_affine_mixed_dtypes)
+
+class _RMSNormFunction(_NormFunction):
+    weights, statistics = 0, 1
+
+
+class FusedRMSNormAffineFunction(_NormFunction):
+    weights, statistics = 1, 1
 
 
 class FusedRMSNormAffineMixedDtypesFunction(FusedRMSNormAffineFunction):
-    """A norm with the weight's dtype as output dtype."""
-
-    run = staticmethod(kernels.rms_forward_affine_mixed_dtypes)
+    has_dtype_of_weight = True
 
 
-def _apply(function: Any, given: Given) -> Tensor:
-    """Under autocast all tensors are cast before, as the originals do."""
-    arguments = list(given.values())
-    if torch.is_autocast_enabled("cuda"):
-        dtype = torch.get_autocast_dtype("cuda")
-        is_float = [isinstance(one, Tensor) and one.is_floating_point() for one in arguments]
-        arguments = [
-            one.to(dtype) if is_cast else one for one, is_cast in zip(arguments, is_float, strict=True)
-        ]
-    with torch.amp.autocast("cuda", enabled=False):
-        result: Tensor = function.apply(*arguments)
-    return result
+def _norm(tensors: str, norm: type[_NormFunction]) -> Callable[..., Any]:
+    """The function that applies a norm to input [..., *normalized_shape], with weights if there are any."""
+
+    @with_parameters(f"{tensors} normalized_shape eps=1e-6 memory_efficient=False")
+    def apply(given: Given) -> Any:
+        arguments = list(given.values())
+        if torch.is_autocast_enabled("cuda"):  # all tensors are cast before
+            dtype = torch.get_autocast_dtype("cuda")
+            arguments = [one.to(dtype) if _is_float(one) else one for one in arguments]
+        with torch.amp.autocast("cuda", enabled=False):
+            return norm.apply(*arguments)  # type: ignore[no-untyped-call]
+
+    return apply
 
 
-_OPTIONS = "normalized_shape eps=1e-6 memory_efficient=False"
+def _is_float(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
 
 
-@with_parameters(f"input {_OPTIONS}")
-def fused_layer_norm(given: Given) -> Tensor:
-    """The layer norm of input [..., *normalized_shape], in its dtype."""
-    return _apply(_LayerNormFunction, given)
+fused_layer_norm = _norm("input", _LayerNormFunction)
+fused_layer_norm_affine = _norm("input weight bias", FusedLayerNormAffineFunction)
+mixed_dtype_fused_layer_norm_affine = _norm("input weight bias", FusedLayerNormAffineMixedDtypesFunction)
+fused_rms_norm = _norm("input", _RMSNormFunction)
+fused_rms_norm_affine = _norm("input weight", FusedRMSNormAffineFunction)
+mixed_dtype_fused_rms_norm_affine = _norm("input weight", FusedRMSNormAffineMixedDtypesFunction)
 
 
-@with_parameters(f"input weight bias {_OPTIONS}")
-def fused_layer_norm_affine(given: Given) -> Tensor:
-    """As :func:`fused_layer_norm`, with weight and bias."""
-    return _apply(FusedLayerNormAffineFunction, given)
+class _Fused(nn.Module):
+    """Runs a norm layer of torch by functions of Apex where it is on a GPU."""
 
-
-@with_parameters(f"input weight bias {_OPTIONS}")
-def mixed_dtype_fused_layer_norm_affine(given: Given) -> Tensor:
-    """As :func:`fused_layer_norm_affine`, in the weight's dtype."""
-    return _apply(FusedLayerNormAffineMixedDtypesFunction, given)
-
-
-@with_parameters(f"input {_OPTIONS}")
-def fused_rms_norm(given: Given) -> Tensor:
-    """The root-mean-square norm of input [..., *normalized_shape], in its dtype."""
-    return _apply(_RMSNormFunction, given)
-
-
-@with_parameters(f"input weight {_OPTIONS}")
-def fused_rms_norm_affine(given: Given) -> Tensor:
-    """As :func:`fused_rms_norm`, with a weight."""
-    return _apply(FusedRMSNormAffineFunction, given)
-
-
-@with_parameters(f"input weight {_OPTIONS}")
-def mixed_dtype_fused_rms_norm_affine(given: Given) -> Tensor:
-    """As :func:`fused_rms_norm_affine`, in the weight's dtype."""
-    return _apply(FusedRMSNormAffineMixedDtypesFunction, given)
-
-
-class _Norm(nn.Module):
-    _names: tuple[str, ...]
     _plain: Any
     _affine: Any
-    _of_torch: Any
 
     def __init__(
         self,
@@ -164,52 +142,30 @@ class _Norm(nn.Module):
         elementwise_affine: bool = True,
         memory_efficient: bool = False,
     ) -> None:
-        super().__init__()
-        shape = (normalized_shape,) if isinstance(normalized_shape, int) else normalized_shape
-        self.normalized_shape = torch.Size(shape)
-        self.eps, self.elementwise_affine, self.memory_efficient = eps, elementwise_affine, memory_efficient
-        for name in self._names:
-            self.register_parameter(
-                name, nn.Parameter(torch.empty(self.normalized_shape)) if elementwise_affine else None
-            )
-        self.reset_parameters()
+        super().__init__(normalized_shape, eps, elementwise_affine)
+        self.memory_efficient = memory_efficient
 
-    def reset_parameters(self) -> None:
-        """Ones, and zeros for a bias."""
-        for name, parameter in self.named_parameters(recurse=False):
-            (nn.init.zeros_ if name == "bias" else nn.init.ones_)(parameter)
-
-    def forward(self, input: Tensor) -> Tensor:
-        weights = [getattr(self, name) for name in self._names] if self.elementwise_affine else []
+    def forward(self, input: Tensor) -> Any:
         if not input.is_cuda or torch.compiler.is_compiling():  # the originals compute by torch's operators
-            run = self._of_torch
-            result: Tensor = run(input, self.normalized_shape, *weights, eps=self.eps)
-        else:
-            run = self._affine if weights else self._plain
-            result = run(input, *weights, self.normalized_shape, self.eps, self.memory_efficient)
-        return result
-
-    def extra_repr(self) -> str:
-        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+            return super().forward(input)
+        weights = list(self.parameters())
+        run = self._affine if weights else self._plain
+        return run(input, *weights, self.normalized_shape, self.eps, self.memory_efficient)
 
 
-class FusedLayerNorm(_Norm):
+class FusedLayerNorm(_Fused, nn.LayerNorm):
     """A layer of :func:`fused_layer_norm_affine`."""
 
-    _names = ("weight", "bias")
     _plain, _affine = staticmethod(fused_layer_norm), staticmethod(fused_layer_norm_affine)
-    _of_torch = staticmethod(functional.layer_norm)
 
 
-class FusedRMSNorm(_Norm):
+class FusedRMSNorm(_Fused, nn.RMSNorm):
     """A layer of :func:`fused_rms_norm_affine`."""
 
-    _names = ("weight",)
     _plain, _affine = staticmethod(fused_rms_norm), staticmethod(fused_rms_norm_affine)
-    _of_torch = staticmethod(functional.rms_norm)
 
 
-class _Mixed(_Norm):
+class _Mixed(_Fused):
     """A norm with the weight's dtype as output dtype; a weight is required."""
 
     def __init__(

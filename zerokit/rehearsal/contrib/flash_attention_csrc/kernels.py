@@ -9,10 +9,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from zerokit.rehearsal.stand_ins.signatures import Given, positional, with_parameters
+from zerokit.rehearsal.stand_ins.signatures import Given, functions_of, positional
 from zerokit.rehearsal.timing.rank_time import take_time
 
 __all__ = ["apply_rotary", "backward", "dropout_add_ln_bwd", "dropout_add_ln_fwd", "forward"]
+
+_signed = functions_of(__file__)
 
 
 @positional("x1 x2 cos sin out1 out2 conj")
@@ -29,7 +31,7 @@ def apply_rotary(given: Given) -> None:
     take_time("apply_rotary", *tensors)
 
 
-@with_parameters("input labels smoothing total_classes=-1")
+@_signed
 def forward(given: Given) -> list[Tensor]:
     """Losses and log-sum-exps [rows] in float32, of logits [rows, classes] and labels [rows]."""
     logits, labels = given["input"], given["labels"]
@@ -39,7 +41,7 @@ def forward(given: Given) -> list[Tensor]:
     return [losses, lse]
 
 
-@with_parameters("grad_loss logits max_log_sum_exp labels smoothing inplace total_classes=-1")
+@_signed
 def backward(given: Given) -> Tensor:
     """Gradients of the logits, in their place if `inplace`."""
     if given["grad_loss"].dtype != torch.float32:
@@ -73,13 +75,9 @@ _LARGEST_HIDDEN_SIZE = 8192
 _BLOCKS_PER_SM = 4
 """Each block of the backward has a row of partial gradients. The driver chooses their number by the kernel's
 registers; one more or less is 1 MiB of working memory for 1024 columns."""
-_SCALES = "rowscale_ colscale_ x0_subset_ z_subset_ dropout_p"
 
 
-@with_parameters(
-    f"x0 residual gamma beta_ {_SCALES} epsilon rowscale_const z_numrows gen_ residual_in_fp32=False "
-    "is_rms_norm=False"
-)
+@_signed
 def dropout_add_ln_fwd(given: Given) -> list[Tensor | None]:
     """The norm, the sum (None if it is x0 itself), the dropout mask (None without), means and deviations."""
     x0, residual, gamma = given["x0"], given["residual"], given["gamma"]
@@ -98,9 +96,7 @@ def dropout_add_ln_fwd(given: Given) -> list[Tensor | None]:
     return [z, x, mask, mean, deviation]
 
 
-@with_parameters(
-    f"dz dx_ x x0_ dmask_ mu rsigma gamma {_SCALES} rowscale_const x0_numrows has_residual is_rms_norm=False"
-)
+@_signed
 def dropout_add_ln_bwd(given: Given) -> list[Tensor | None]:
     """Gradients of x0, residual, weight and bias, and partial ones of both; then of the scaled columns."""
     dz, x, gamma, columns = (given[name] for name in ("dz", "x", "gamma", "colscale_"))
@@ -128,8 +124,6 @@ def _check_matrices(gamma: Tensor, **matrices: Tensor | None) -> None:
     _check_cuda(**given)
     for name, matrix in given.items():
         if matrix.dim() != 2 or not matrix.is_contiguous() or matrix.size(1) != gamma.numel():
-            raise RuntimeError(
-                f"{name} must be contiguous, of [rows, {gamma.numel()}], and is {matrix.shape}"
-            )
+            raise RuntimeError(f"{name} must be contiguous, of [rows, {gamma.numel()}], and is {matrix.shape}")
     if gamma.numel() % 8 or gamma.numel() > _LARGEST_HIDDEN_SIZE:
         raise RuntimeError(f"Unsupported hidden_size: {gamma.numel()}")

@@ -1,0 +1,75 @@
+"""Each request reaches one rank, and each completion rank 0."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zerokit.errors import DataError
+from zerokit.generation.queues import Collector, SharedQueue, send
+from zerokit.generation.requests import Request
+
+torch_distributed = pytest.importorskip("torch.distributed")
+pytestmark = pytest.mark.torch
+
+
+def make_requests(count: int) -> list[Request]:
+    return [Request(index, [1]) for index in range(count)]
+
+
+@given(st.integers(0, 50), st.integers(1, 4), st.data())
+def test_ranks_take_each_request_once(count: int, num_ranks: int, data: st.DataObject) -> None:
+    store = torch_distributed.HashStore()
+    queues = [SharedQueue(make_requests(count), store, num_ranks) for _ in range(num_ranks)]
+    taken: list[int] = []
+    while queues:
+        rank, most = data.draw(st.integers(0, len(queues) - 1)), data.draw(st.integers(1, 9))
+        found = queues[rank].take(most)
+        if not found:
+            queues.pop(rank)
+            continue
+        left = count - len(taken)
+        assert 0 < len(found) <= most
+        assert num_ranks == 1 or len(found) == 1 or len(found) <= left // (2 * num_ranks)
+        taken += [request.index for request in found]
+    assert taken == [*range(count)]
+
+
+def test_a_stop_reaches_all_ranks() -> None:
+    store = torch_distributed.HashStore()
+    queues = [SharedQueue(make_requests(40), store, 2) for _ in range(2)]
+    assert all(queue.take(2) for queue in queues)
+    queues[0].stop()
+    assert [queue.take(2) for queue in queues] == [[], []]
+
+
+@pytest.mark.parametrize("refused", [None, 2])
+def test_rank_0_receives_until_all_ranks_are_done(refused: int | None) -> None:
+    store = torch_distributed.HashStore()
+    received: list[Any] = []
+    stopped = threading.Event()
+
+    def receive(message: dict[str, Any]) -> None:
+        if message["index"] == refused:
+            raise DataError("the disk is full")
+        received.append(message["index"])
+
+    collector = Collector(store, 2, receive, stopped.set)
+    collector.start()
+    for number in range(4):
+        send(store, {"index": number})
+    send(store, None)
+    if refused is None:
+        assert collector.is_alive()
+        send(store, None)
+        collector.finish()
+        assert store.num_keys() == 1, "only the counter is left"
+    else:
+        with pytest.raises(DataError, match="the disk is full"):
+            collector.finish()
+    assert received == [*range(4 if refused is None else refused)]
+    assert stopped.is_set() == (refused is not None)

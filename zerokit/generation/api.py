@@ -1,0 +1,199 @@
+"""`zerokit.generate`: completions in Python, also in the middle of training."""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from zerokit.data.content import digest_of
+from zerokit.distributed.group import RankGroup
+from zerokit.distributed.ranks import read_ranks
+from zerokit.errors import ConfigError, did_you_mean
+from zerokit.extras import require
+from zerokit.generation.gathered import LIVE_MODES, gathered, steps_with_others, unwrap
+from zerokit.generation.main import generate as run
+from zerokit.generation.options import Mode, Options
+from zerokit.generation.output import Completion, CompletionCutter, failed_record, record
+from zerokit.generation.prompts import Prompt, load_prompts, tokenize
+from zerokit.generation.requests import Decoded, OwnRequests, Request, requests_of
+from zerokit.generation.sampling import DEFAULT_MAX_NEW_TOKENS, Sampling, parse_sampling, settle_sampling, try_sampling
+
+if TYPE_CHECKING:
+    from zerokit.generation.model import ModelFiles
+
+
+@dataclass(frozen=True)
+class Record:
+    """A prompt with its completions."""
+
+    index: int
+    """Place in the list of prompts."""
+    prompt: Prompt
+    completions: tuple[Completion, ...]
+    num_prompt_tokens: int = 0
+    error: str | None = None
+    """Why the prompt cannot be used; it has no completions then."""
+
+    @property
+    def text(self) -> str:
+        """The first completion; empty without one."""
+        return self.completions[0].text if self.completions else ""
+
+    @classmethod
+    def of(cls, line: Mapping[str, Any]) -> Record:
+        """The record of a line of ``zerokit generate``."""
+        parts = line.get("completions", [] if "error" in line else [line])
+        made = (Completion(each["completion"], each["num_completion_tokens"], each["finish_reason"]) for each in parts)
+        prompt = line["prompt"] if "prompt" in line else line["messages"]
+        return cls(line["index"], prompt, tuple(made), line.get("num_prompt_tokens", 0), line.get("error"))
+
+
+def generate(
+    model: Any,
+    prompts: Sequence[Prompt],
+    *,
+    tokenizer: Any = None,
+    max_new_tokens: int = DEFAULT_MAX_NEW_TOKENS,
+    num_return_sequences: int = 1,
+    seed: int = 0,
+    batch_size: int = 8,
+    mode: Mode = "auto",
+    **options: Any,
+) -> list[Record]:
+    """Complete prompts; in a run of several ranks, every rank passes the same and gets all results.
+
+    In training, call it between steps: the run continues bit for bit as if it had not been called.
+
+    Args:
+        model: a folder or Hub id, a transformers model, or an engine: DeepSpeed's, at any ZeRO stage, or what
+            accelerate has prepared.
+        prompts: texts, or chats as lists of messages.
+        tokenizer: of a model that is loaded; by default from the folder that it was loaded from.
+        max_new_tokens: most tokens of a completion.
+        num_return_sequences: completions of each prompt.
+        seed: of sampling.
+        batch_size: completions that a rank decodes at a time, at most.
+        mode: of a model that is loaded: ``gathered``: each rank has whole weights meanwhile; ``sharded``: ZeRO-3
+            keeps them partitioned, which is many times slower; ``auto``: by free memory. Of a folder or Hub id as
+            in ``zerokit generate``.
+        options: of transformers' ``GenerationConfig``.
+
+    Returns:
+        A record of each prompt, in their order.
+
+    Raises:
+        ZerokitError: an option or the model cannot be used. An unusable prompt has its error in its record.
+        RankError: another rank has failed.
+    """
+    require("train", where="zerokit.generate")
+    if isinstance(prompts, str):
+        raise ConfigError("is one text, not a list of prompts", where="prompts", hint="Write it in brackets")
+    if not prompts:
+        return []
+    options |= {"max_new_tokens": max_new_tokens, "num_return_sequences": num_return_sequences}
+    if batch_size < 1:
+        raise ConfigError("is smaller than 1", where="batch_size", hint="Raise it")
+    try:
+        words = tuple(f"--{name}={json.dumps(value)}" for name, value in options.items())
+    except TypeError as error:
+        hint = "Use numbers, texts, lists and mappings of names"
+        raise ConfigError(f"an option cannot be used: {error}", where="options", hint=hint) from error
+    given: dict[str, Any] = {"texts": tuple(prompts), "seed": seed, "batch_size": batch_size, "mode": mode}
+    group, is_loaded = _open_group(), not isinstance(model, str | Path)
+    if mode not in (modes := LIVE_MODES if is_loaded else get_args(Mode)):
+        raise ConfigError(f"not possible here: '{mode}'", where="mode", hint=did_you_mean(mode, modes))
+    if is_loaded:
+        found = complete(group, model, Options(model="", sampling_words=words, **given), tokenizer)
+    else:
+        with io.StringIO() as lines:
+            run(group, Options(model=str(model), sampling_words=words, **given), lines)
+            found = [json.loads(line) for line in group.broadcast_object(lines.getvalue()).splitlines()]
+    return [Record.of(line) for line in found]
+
+
+def complete(group: RankGroup, engine: Any, options: Options, tokenizer: Any) -> list[dict[str, Any]]:
+    """The lines of ``zerokit generate``, of a model that is loaded.
+
+    Args:
+        options: prompts, sampling, seed, batch size and mode.
+    """
+    model = unwrap(engine)
+    files = group.together(lambda: _files_of(model, tokenizer))
+    asked = digest_of([*map(str, options.texts), *options.sampling_words, str(options.seed)])
+    if len({*filter(None, group.gather_objects(asked))}) > 1:  # a rehearsal has not all ranks
+        raise ConfigError("ranks differ", where="prompts or options", hint="Pass the same on every rank")
+    given = parse_sampling(options.sampling_words)
+    config = settle_sampling(given, files)
+    try_sampling(given, config, files)
+    prompts = group.together(lambda: load_prompts(options))
+    tokens = tokenize(prompts, files, max_prompt_tokens=None, max_new_tokens=config.max_new_tokens)
+    requests = group.share(requests_of(tokens, config.num_return_sequences))
+    with gathered(engine, mode=options.mode):
+        made = _decode(model, files, requests, config, seed=options.seed, batch_size=options.batch_size)
+    lines = [failed_record(index, prompts.values[index], error) for index, error in prompts.errors.items()]
+    for theirs in group.gather_objects(made):
+        for index, completions in (theirs or {}).items():  # a rehearsal has not all ranks
+            lines.append(record(index, prompts.values[index], len(tokens[index]), completions))
+    return sorted(lines, key=lambda line: line["index"])
+
+
+def complete_tokens(model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], *, max_new_tokens: int) -> list[str]:
+    """The greedy completions of this rank's prompts, by a model in eval mode. Every rank must call it."""
+    files = _files_of(model, tokenizer)
+    config = settle_sampling(Sampling({"max_new_tokens": max_new_tokens, "do_sample": False}, {}), files)
+    requests = [Request(index, tokens) for index, tokens in enumerate(prompts)]
+    made = _decode(model, files, requests, config, batch_size=max(1, len(requests)))
+    return [made[index][0].text for index in range(len(prompts))]
+
+
+def _decode(
+    model: Any, files: ModelFiles, requests: Sequence[Request], config: Any, *, seed: int = 0, batch_size: int
+) -> dict[int, list[Completion]]:
+    """The completions of this rank's requests."""
+    from transformers import GenerationConfig
+
+    from zerokit.generation.decoding import Decoder, Decoding
+
+    cut = CompletionCutter(files.tokenizer, config)
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    own, base.generation_config = base.generation_config, GenerationConfig()  # fills what `config` leaves open
+    made: list[Decoded] = []
+    try:
+        device, synced = next(model.parameters()).device, steps_with_others(model)
+        decoding = Decoding(config, seed, batch_size)
+        decoder = Decoder(model, files.tokenizer, decoding, device=device, synced=synced)
+        decoder.run(OwnRequests(requests), made.append)
+    finally:
+        base.generation_config = own
+    return {each.index: [*map(cut, each.completions)] for each in made}
+
+
+@functools.cache
+def _open_group() -> RankGroup:
+    """The ranks of this process's run. A process that no launcher has started is alone."""
+    return RankGroup(read_ranks({**os.environ}))
+
+
+def _files_of(model: Any, tokenizer: Any) -> ModelFiles:
+    from transformers import GenerationConfig
+
+    from zerokit.checkpoint.pretrained import read_tokenizer
+    from zerokit.generation.model import ModelFiles
+
+    if not hasattr(model, "generate"):
+        raise ConfigError(
+            f"a {type(model).__name__} generates no text", where="model", hint="Use a causal language model"
+        )
+    folder = Path(model.config.name_or_path or "")
+    if tokenizer is None:
+        if not folder.is_dir() or folder == Path():
+            raise ConfigError("none is known for this model", where="tokenizer", hint="Pass tokenizer=...")
+        tokenizer = read_tokenizer(folder, where="tokenizer", trust_remote_code=False)
+    defaults = getattr(model, "generation_config", None) or GenerationConfig.from_model_config(model.config)
+    return ModelFiles(folder, model.config, defaults, tokenizer, None)

@@ -1,1 +1,0 @@
-"""One file per family of architectures; each lists its model types in `MODEL_TYPES`."""
