@@ -47,7 +47,6 @@ class CheckOptions:
     gpu_memory: str | None = None
     host_memory: str | None = None
     deepspeed_version: str | None = None
-    accelerate_version: str | None = None
     upgrade: str | None = None
     only: list[str] | None = None
     disable: list[str] | None = None
@@ -63,7 +62,6 @@ def check(options: CheckOptions) -> None:
     """Report every mistake in ds_config files. Exits with 1 if there are errors."""
     from zerokit.hardware.cluster import Cluster
     from zerokit.lint.files import STDIN, files_in
-    from zerokit.lint.launch_defects import parse_accelerate_version
     from zerokit.lint.selection import Selection
     from zerokit.resolving.run import Run
 
@@ -75,12 +73,10 @@ def check(options: CheckOptions) -> None:
     note_caveat(card)
     host_bytes = memory_size(options.host_memory, "--host-memory")
     loaded = None if options.recipe is None else _load(options.recipe)
-    release = options.accelerate_version
     run = Run(
         target=options.target,
         cluster=Cluster(options.num_gpus, options.gpus_per_node, card, host_bytes),
         **_read_facts(options.model, loaded, options.deepspeed_version),
-        accelerate_version=None if release is None else parse_accelerate_version(release),
     )
     upgrade = _upgrade(options)
     least = options.severity or ("info" if options.only or upgrade else DEFAULT_SEVERITY)

@@ -134,7 +134,7 @@ def check_launch_document(document: Document, run: Run | None = None, *, on_bug:
         run = launched_run(document.data, run or Run())
         file = find_ds_config(document)
         ds_config = None if file is None else _content(file)
-        launch = Launch(document.data, run.target, file is not None, ds_config, run.accelerate_version)
+        launch = Launch(document.data, run.target, file is not None, ds_config)
         for rule in all_rules().values():
             if rule.check_launch is not None:
                 findings += _run(rule, rule.check_launch, launch, {}, document, on_bug)
