@@ -71,7 +71,6 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         (["--num-gpus", 4, "--gpu", "gaudi2"], "--gpu: Gaudi2 is no card of torch.cuda"),
         (["--num-gpus", 4, "--real-time"], "--real-time: there is no virtual time. Add --time"),
-        (["--num-gpus", 4, "--time", "--with-data-time", "--scan", 0], "--with-data-time: the search of the data"),
         (["--num-gpus", 4, "--timeline", "a.svg"], "--timeline: there is no virtual time. Add --time"),
         (["--num-gpus", 4, "--timeout", 0], "--timeout: 0 seconds are none. Give more than 0"),
         (["--num-gpus", 4, "--timeout", "5 parsecs"], "--timeout: '5 parsecs' is not a duration"),

@@ -757,12 +757,6 @@ def test_what_only_accelerate_starts(data: dict[str, Any], rule: str | None) -> 
     assert {name for name, _ in said(data)} == ({rule} if rule else set())
 
 
-def test_a_release_of_accelerate_without_a_defect_is_not_warned_of() -> None:
-    data = Document(fsdp(fsdp_config=OFFLOADED), "accelerate.yaml")
-    for version, found in (((1, 12, 0), 1), ((1, 13, 0), 0), (None, 1)):
-        assert len(check_launch_document(data, Run(accelerate_version=version)).findings) == found
-
-
 @pytest.mark.torch
 @pytest.mark.parametrize("processes", [2, 4, 6, 8])
 @pytest.mark.parametrize(("sequence", "shards"), [(2, 1), (2, 2), (2, 4), (3, 2), (4, 1)])

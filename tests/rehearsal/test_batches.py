@@ -13,14 +13,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from zerokit.rehearsal.native.clock import WorkKind
 from zerokit.rehearsal.ranks.call_order import STEPS_DONE
 from zerokit.rehearsal.ranks.exchange import Exchange
-from zerokit.rehearsal.report import tables
-from zerokit.rehearsal.report.report import DataTime, TimeBreakdown
 from zerokit.rehearsal.watching import batches as module
 from zerokit.rehearsal.watching.batches import BatchWatcher
-from zerokit.rehearsal.watching.reading import Reading
 from zerokit.rehearsal.watching.scan import Candidate, Scan, measure
 
 SECONDS = 5.0
@@ -206,60 +202,3 @@ def test_the_largest_come_first_and_the_data_has_an_end(at_least: int, lengths: 
             except StopIteration:
                 break
     assert given == lengths
-
-
-# ---- time to read data
-
-
-class FakeClock:
-    def __init__(self) -> None:
-        self.now = 0
-        self.worked: list[tuple[WorkKind, int]] = []
-
-    def work_on_host(self, kind: WorkKind, name: str, duration: int) -> None:
-        self.worked.append((kind, duration))
-        self.now += duration
-
-
-class Iterator:
-    """Of a loader."""
-
-    def __init__(self, workers: int = 0) -> None:
-        self._num_workers, self._prefetch_factor = workers, 2
-
-
-@pytest.mark.parametrize(
-    ("workers", "waits"),
-    [
-        (0, [4, 4, 4, 4]),
-        # They begin as the first batch is requested, and a step takes 1 ms: two make one in 2 ms.
-        (2, [4, 1, 1, 1]),
-        (8, [4, 0, 0, 0]),
-    ],
-)
-def test_workers_make_batches_beside_the_steps(workers: int, waits: list[int]) -> None:
-    clock, iterator = FakeClock(), Iterator(workers)
-    one = Reading(clock)  # type: ignore[arg-type]
-    for _ in waits:
-        one.take_time(iterator, 0.004)
-        clock.now += 1_000_000  # the step
-    milliseconds = [duration / 1e6 for _, duration in clock.worked]
-    assert milliseconds == waits
-    assert {kind for kind, _ in clock.worked} == {WorkKind.DATA}
-
-
-def told(*, data: float, is_in_step: bool) -> str:
-    """The line of a step that waits so long for its data."""
-    parts = dict.fromkeys(TimeBreakdown.model_fields, 0.0) | {"data": data, "compute": 0.5}
-    facts = DataTime(
-        batch_seconds=0.01, is_in_step=is_in_step, batches=3, workers=2, batches_of_step=1, workers_needed=1
-    )
-    line, _ = tables._data(SimpleNamespace(data=facts, breakdown=TimeBreakdown(**parts)))  # type: ignore[arg-type]
-    return line
-
-
-def test_the_line_says_what_a_step_waits_for() -> None:
-    assert "not in the step's time (--with-data-time)" in told(data=0, is_in_step=False)
-    hidden = told(data=0, is_in_step=True)
-    assert "on this machine, of which the step waits for nothing: 1 worker would hide it" in hidden
-    assert "of which the step waits for 2.5 ms" in told(data=0.0025, is_in_step=True)

@@ -1,4 +1,4 @@
-"""Kernels in the place of torch's own, loops over all ranks that are done at once, and torch.compile."""
+"""Kernels in the place of torch's own, and torch.compile."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 from unittest import mock
-
-import pytest
 
 from tests.rehearsal.questions import answer, compared_with_meta
 
@@ -139,99 +137,6 @@ def operators_on_record(rank: VirtualRank) -> list[str]:
     return sorted({recording.ops[index] for index in recording.blocks["op"] if index >= 0})
 
 
-# ---- stand_ins/zero3_rank_loops.py
-
-
-def reduce_scatter(rank: VirtualRank) -> list[str]:
-    """Cases in which the stand-in's results or allocations are not those of DeepSpeed's own function."""
-    import deepspeed
-    import torch
-    from deepspeed.runtime.comm import coalesced_collectives
-
-    deepspeed.init_distributed()
-    stand_in = coalesced_collectives.reduce_scatter_coalesced
-    original = torch.no_grad()(stand_in.__wrapped__)
-    sizes = ([1_000_000], [1_048_576], [999_999, 4096, 7], [5, 70_001, 8], [3, 4096])
-    return [
-        f"{case} of {rank.num_gpus}"
-        for case in sizes
-        if _scattered(rank, original, case) != _scattered(rank, stand_in, case)
-    ]
-
-
-def _scattered(rank: VirtualRank, function: Callable[..., list[torch.Tensor]], sizes: list[int]) -> Any:
-    import torch
-
-    bucket = torch.ones(sum(sizes), device="cuda")
-    tensors = list(bucket.split(sizes))
-    before = rank.backend.event_count()
-    results = function(tensors, None)
-    layouts = [(_layout(result), result.storage_offset()) for result in results]
-    shared = [result.untyped_storage().nbytes() for result in results]
-    del results
-    return layouts, shared, _allocations(rank, before)
-
-
-def _allocations(rank: VirtualRank, since: int) -> list[int]:
-    from zerokit.rehearsal.recording import EVENT
-
-    return [int(size) for size in rank.backend.events(EVENT)["bytes"][since:]]
-
-
-def all_gather(rank: VirtualRank) -> list[str]:
-    """As :func:`reduce_scatter`, for the handle of a coalesced all-gather."""
-    import deepspeed
-    import torch
-    from deepspeed.runtime.zero.partition_parameters import AllGatherCoalescedHandle
-
-    deepspeed.init_distributed()
-    stand_in = AllGatherCoalescedHandle.wait
-    original = torch.no_grad()(stand_in.__wrapped__)
-    cases = ([(1000, 77)], [(4096, 64), (33, 5), (1000, 100)], [(4096,), (17, 3)])
-    return [
-        f"{shapes} keeping {keeps}"
-        for shapes, keeps in itertools.product(cases, (True, False))
-        if _gathered(rank, original, shapes, keeps) != _gathered(rank, stand_in, shapes, keeps)
-    ]
-
-
-def _gathered(rank: VirtualRank, wait: Any, shapes: list[tuple[int, ...]], keeps: bool) -> Any:
-    import torch
-    from deepspeed.runtime.zero.partition_parameters import AllGatherCoalescedHandle, ZeroParamStatus
-
-    ranks = rank.num_gpus
-    params: list[Any] = []
-    for shape in shapes:
-        param: Any = torch.nn.Parameter(torch.empty(0, device="cuda", dtype=torch.bfloat16))
-        param.ds_shape, param.ds_numel = torch.Size(shape), torch.Size(shape).numel()
-        param.ds_tensor = torch.empty(-(-param.ds_numel // ranks), device="cuda", dtype=torch.bfloat16)
-        param.ds_tensor.ds_numel = param.ds_tensor.numel()
-        param.ds_status = ZeroParamStatus.INFLIGHT
-        param.ds_summary = lambda: "a parameter"
-        params.append(param)
-    size = sum(param.ds_tensor.ds_numel for param in params)
-    flat = torch.ones(size * ranks, device="cuda", dtype=torch.bfloat16)
-    work: Any = type("Work", (), {"wait": lambda self: None})()
-    handle = AllGatherCoalescedHandle(work, params, list(flat.split(size)), ranks)
-    before = rank.backend.event_count()
-    with torch.no_grad(), torch.cuda.stream(torch.cuda.Stream()):
-        wait(handle, handle_dependency=keeps)
-    layouts = [_layout(param.data) for param in params]
-    states = [param.ds_status == ZeroParamStatus.AVAILABLE for param in params]
-    del flat, handle, params, param
-    AllGatherCoalescedHandle.free_buffer()
-    return layouts, states, _allocations(rank, before), _active_bytes(rank)
-
-
-def _active_bytes(rank: VirtualRank) -> int:
-    """Counts a block that another stream holds, though it is released."""
-    from zerokit.rehearsal.native.backend import Model
-
-    waiting = rank.backend.stat(Model.ORDINARY, "active_bytes", "current")
-    rank.backend.synchronize()
-    return waiting - rank.backend.stat(Model.ORDINARY, "active_bytes", "current")
-
-
 # ---- compiling.py
 
 
@@ -324,14 +229,6 @@ def test_the_recording_names_the_operators() -> None:
         "aten::relu",
     }
     assert expected <= set(answer(operators_on_record))
-
-
-@pytest.mark.parametrize("num_gpus", [1, 6, 64, 1000])
-@pytest.mark.parametrize("collective", [reduce_scatter, all_gather])
-def test_a_collective_allocates_what_deepspeeds_own_does(
-    collective: Callable[[VirtualRank], list[str]], num_gpus: int
-) -> None:
-    assert answer(collective, num_gpus=num_gpus) == []
 
 
 MATRIX = 1024 * 1024 * 4

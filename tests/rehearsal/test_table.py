@@ -187,7 +187,7 @@ def test_a_report_of_time_ends_with_its_verdict_and_sets_its_tables_apart(
     report = timed("all_reduce", launching=0)
     report = report.model_copy(update={"fit": report.fit.model_copy(update={"verdict": verdict, "host": host})})
     assert report.time is not None
-    data = DataTime(batch_seconds=0.001, is_in_step=False, batches=4, workers=0, batches_of_step=1, workers_needed=1)
+    data = DataTime(batch_seconds=0.001, batches=4, workers=0, batches_of_step=1, workers_needed=1)
     time = report.time.model_copy(update={"tokens_per_second": 1234.0, "data": data})
     console.stdout.cache_clear()
     print_report(report.model_copy(update={"time": time}), details=True)

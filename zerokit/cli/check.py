@@ -22,7 +22,7 @@ from zerokit.findings import DEFAULT_SEVERITY, Severity
 from zerokit.hardware import GPUS_PER_NODE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from zerokit.documents import Document
     from zerokit.lint.outputs import CheckedFile
@@ -47,7 +47,6 @@ class CheckOptions:
     gpu_memory: str | None = None
     host_memory: str | None = None
     deepspeed_version: str | None = None
-    accelerate_version: str | None = None
     upgrade: str | None = None
     only: list[str] | None = None
     disable: list[str] | None = None
@@ -63,7 +62,6 @@ def check(options: CheckOptions) -> None:
     """Report every mistake in ds_config files. Exits with 1 if there are errors."""
     from zerokit.hardware.cluster import Cluster
     from zerokit.lint.files import STDIN, files_in
-    from zerokit.lint.launch_defects import parse_accelerate_version
     from zerokit.lint.selection import Selection
     from zerokit.resolving.run import Run
 
@@ -75,12 +73,10 @@ def check(options: CheckOptions) -> None:
     note_caveat(card)
     host_bytes = memory_size(options.host_memory, "--host-memory")
     loaded = None if options.recipe is None else _load(options.recipe)
-    release = options.accelerate_version
     run = Run(
         target=options.target,
         cluster=Cluster(options.num_gpus, options.gpus_per_node, card, host_bytes),
         **_read_facts(options.model, loaded, options.deepspeed_version),
-        accelerate_version=None if release is None else parse_accelerate_version(release),
     )
     upgrade = _upgrade(options)
     least = options.severity or ("info" if options.only or upgrade else DEFAULT_SEVERITY)
@@ -167,19 +163,16 @@ class _Checker:
     """What the fixes of `diffs` leave."""
     unfixed: list[str] = field(default_factory=list)
     """Launch files with findings: --fix changes ds_config files only."""
-    twins: Mapping[str, str] = field(default_factory=dict)
-    """Launch files with the content of an earlier one."""
     bugs: int = 0
 
     def check(self, files: Iterable[Path | DocumentError]) -> list[CheckedFile]:
         """Check the files, and after each launch file the ds_config that it names."""
         from zerokit.config.launch_file import find_ds_config, is_launch_file
         from zerokit.documents import Document
-        from zerokit.lint.files import named_ds_configs, twins
+        from zerokit.lint.files import named_ds_configs
 
         read = [(file, self._read(file)) for file in files]
         documents = [content for _, content in read if isinstance(content, Document)]
-        self.twins = twins(documents)
         named = {realpath(file): run for file, run in named_ds_configs(documents, self.run).items()}
         done = {realpath(file) for file, _ in read if isinstance(file, Path)}
         checked = []
@@ -273,8 +266,7 @@ class _Checker:
             from zerokit.lint.upgrade import check_upgrade
 
             return check_upgrade(document, run, self.upgrade, select=self.selection.of)
-        twin = self.twins.get(document.name)
-        return check_file(document, run, twin=twin, on_bug=on_bug, select=self.selection.of)
+        return check_file(document, run, on_bug=on_bug, select=self.selection.of)
 
 
 def _print(checked: Sequence[CheckedFile], output_format: str, checker: _Checker) -> None:

@@ -25,7 +25,6 @@ def parse_yaml(text: str, name: str = "<yaml>", *, most_entries: int | None = No
         node = loader.get_single_node()
         if node is None:
             return Document(None, name)
-        _check_size(node, name)
         positions = dict(_yaml_positions(node, name))
         return Document(loader.construct_document(node), name, positions)
     except yaml.MarkedYAMLError as error:
@@ -105,50 +104,26 @@ _MOST_NODES = 1_000_000
 """Maximum nodes of a document with its aliases expanded."""
 
 
-def _check_size(root: Any, name: str) -> None:
-    """Refuse aliases that refer to themselves, or that expand a small file into a huge document.
-
-    Raises:
-        DocumentError: there are such aliases.
-    """
-    import yaml
-
-    sizes: dict[int, int] = {}
-    open_nodes: set[int] = set()
-
-    def size(node: Any) -> int:
-        if id(node) in open_nodes:
-            raise DocumentError(
-                "an alias that refers to itself",
-                where=f"{name}:{node.start_mark.line + 1}",
-                hint="Write the value out",
-            )
-        if id(node) not in sizes:
-            open_nodes.add(id(node))
-            inner = node.value if isinstance(node, yaml.CollectionNode) else ()
-            parts = (part for entry in inner for part in (entry if isinstance(entry, tuple) else (entry,)))
-            sizes[id(node)] = 1 + sum(map(size, parts))
-            open_nodes.discard(id(node))
-        if sizes[id(node)] > _MOST_NODES:
-            raise DocumentError("its aliases make it too large", where=name, hint="Write fewer of them")
-        return sizes[id(node)]
-
-    size(root)
-
-
 def _yaml_positions(root: Any, name: str) -> Iterator[tuple[KeyPath, tuple[int, int]]]:
     """Positions of every key path below `root`. Duplicate keys are errors.
 
     A node with aliases is walked once, so that nested aliases do not make the walk exponential.
+
+    Raises:
+        DocumentError: a key is wrong, or aliases refer to themselves or expand a small file into a huge document.
     """
     import yaml
 
-    walked: set[int] = set()
+    sizes: dict[int, int] = {}
+    """Nodes in what a node contains, aliases expanded; 0 while it is walked."""
 
     def walk(node: Any, path: KeyPath) -> Iterator[tuple[KeyPath, tuple[int, int]]]:
-        if id(node) in walked:
+        if id(node) in sizes:
+            if not sizes[id(node)]:
+                place = f"{name}:{node.start_mark.line + 1}"
+                raise DocumentError("an alias that refers to itself", where=place, hint="Write the value out")
             return
-        walked.add(id(node))
+        size, sizes[id(node)] = 1, 0
         if isinstance(node, yaml.MappingNode):
             seen: dict[str, int] = {}
             for key_node, value_node in node.value:
@@ -174,10 +149,15 @@ def _yaml_positions(root: Any, name: str) -> Iterator[tuple[KeyPath, tuple[int, 
                 seen[key] = line
                 yield (*path, key), (line, key_node.start_mark.column + 1)
                 yield from walk(value_node, (*path, key))
+                size += 1 + sizes[id(value_node)]
         elif isinstance(node, yaml.SequenceNode):
             for index, item in enumerate(node.value):
                 yield (*path, index), (item.start_mark.line + 1, item.start_mark.column + 1)
                 yield from walk(item, (*path, index))
+                size += sizes[id(item)]
+        if size > _MOST_NODES:
+            raise DocumentError("its aliases make it too large", where=name, hint="Write fewer of them")
+        sizes[id(node)] = size
 
     yield (), (root.start_mark.line + 1, root.start_mark.column + 1)
     yield from walk(root, ())

@@ -10,7 +10,6 @@ from zerokit.choices import Target
 from zerokit.config.launch_file import deepspeed_section, is_local, named_ds_config
 from zerokit.documents import KeyPath, value_at
 
-AccelerateVersion = tuple[int, int, int]
 _GPU_TYPES = ("DEEPSPEED", "FSDP", "MULTI_GPU", "MEGATRON_LM")
 """Values of `distributed_type` that start processes on GPUs, evenly on all machines
 (`prepare_multi_gpu_env` in `accelerate/utils/launch.py`)."""
@@ -27,9 +26,6 @@ class Launch:
     """Whether the ds_config that the file names is here."""
     ds_config: Mapping[str, Any] | None = None
     """Its content; None if there is none, or it cannot be read."""
-    twin: str | None = None
-    """Another launch file of the folder with the same content."""
-    accelerate_version: AccelerateVersion | None = None
 
     @cached_property
     def section(self) -> Mapping[str, Any]:

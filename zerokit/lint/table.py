@@ -40,8 +40,8 @@ class TableFinding:
     """The key that the message is about, if that is another one."""
     message: str = "'{key}' {reason}"
     """With placeholders: `{key}`, `{value}`, `{reason}` (why the key has no effect), `{by_default}`, facts of
-    the run such as `{stage}` and `{gpus}`, attributes of the model and of the optimizer's `spec` such as
-    `{model.model_type}`, or any other dotted key for its value; `{value+1}` is the next number."""
+    the run such as `{stage}` and `{gpus}`, attributes of the model, of the cluster and of the optimizer's `spec`
+    such as `{model.model_type}`, or any other dotted key for its value; `{value+1}` is the next number."""
     hint: str = "Remove the key"
     remove: str | None = None
     """The key that `--fix` removes; empty: the reported one."""
@@ -96,21 +96,11 @@ class TableFinding:
                 return str(precision(subject))
             case "stage":
                 return str(subject.stage)
-            case "num_gpus":
-                return str(run.cluster.num_gpus)
-            case "gpus_per_node":
-                return str(run.cluster.gpus_per_node)
             case "gpus":
                 return quantity(run.cluster.num_gpus or 0, "GPU")
-            case "gpu":
-                return str(run.cluster.gpu and run.cluster.gpu.name)
-            case "model":
-                return str(run.model and run.model.name)
-            case "quantization":
-                return str(run.model and run.model.quantization)
         first, *attributes = name.split(".")
-        if attributes and first in ("model", "spec"):
-            return str(reduce(getattr, attributes, run.model if first == "model" else spec(subject)))
+        if attributes and first in ("model", "cluster", "spec"):
+            return str(reduce(getattr, attributes, spec(subject) if first == "spec" else getattr(run, first)))
         value = subject.value(*(path if name == "value" else keys_of(name)))
         value = value + 1 if more else value
         return format_count(value) if form == "count" else format(value, form)

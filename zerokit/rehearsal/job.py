@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter
 from typing_extensions import TypedDict
@@ -46,15 +46,6 @@ class Overrides(TypedDict, total=False):
     """Multiply the micro-batch size by this, and divide the accumulation steps by it, both down to one."""
 
 
-class Clocks(NamedTuple):
-    """What uses virtual time, if time is rehearsed."""
-
-    script: bool = True
-    """The clocks that the script reads."""
-    data: bool = False
-    """Reading data: it takes as long as it does on this machine."""
-
-
 @dataclass(frozen=True)
 class RehearsalJob(RunOptions):
     """One rank of one rehearsal."""
@@ -75,7 +66,8 @@ class RehearsalJob(RunOptions):
     """The card whose speed predicts time; None: only memory is rehearsed."""
     figures: dict[str, Any] | None = None
     """Measured figures behind the costs, if a file changes them (:mod:`zerokit.hardware.hardware_file`)."""
-    clocks: Clocks = field(default_factory=Clocks)
+    real_time: bool = False
+    """Whether the script's clocks show the time of this machine, if time is rehearsed."""
     overrides: Overrides = field(default_factory=Overrides)
     has: dict[str, str | None] = field(default_factory=dict)
     """Distributions that the cluster has and this machine does not, and their versions (`--has`)."""

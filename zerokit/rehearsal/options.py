@@ -51,7 +51,6 @@ class RehearsalOptions(RunOptions):
     """With `time` 3 by default, because ZeRO-3 prefetches parameters from the third step on."""
     time: bool = False
     real_time: bool = False
-    with_data_time: bool = False
     rank: int | None = None
     ds_config_overrides: Mapping[str, Any] | None = None
     has: Sequence[str] = ()

@@ -15,7 +15,7 @@ from zerokit.hardware import GPUS_PER_NODE
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import find_gpu
 from zerokit.rehearsal.devices import DEFAULT, VirtualDevice, virtual_device
-from zerokit.rehearsal.job import Clocks, Overrides
+from zerokit.rehearsal.job import Overrides
 from zerokit.rehearsal.native import backend as native
 from zerokit.rehearsal.native.allocator_settings import AllocatorSettings
 from zerokit.rehearsal.scratch import scratch_folder
@@ -40,7 +40,7 @@ def virtual_cluster(
     exchange_folder: Path | None = None,
     folder: Path | None = None,
     costs: CardCosts | None = None,
-    clocks: Clocks | None = None,
+    real_time: bool = False,
     has: Mapping[str, str | None] | None = None,
 ) -> Iterator[VirtualRank]:
     """Make this process one rank of a cluster that does not exist.
@@ -72,7 +72,7 @@ def virtual_cluster(
         raise LaunchError("this process plays a rank already", where="rehearsal", hint=hint)
     local_ranks = cluster.local_ranks
     _set_environment(num_gpus, local_ranks, rank)
-    device, clocks = device or virtual_device(find_gpu(DEFAULT)), clocks or Clocks()
+    device = device or virtual_device(find_gpu(DEFAULT))
     backend = native.load()
     time = None
     if costs is not None:
@@ -106,7 +106,6 @@ def virtual_cluster(
             exchange_folder=exchange_folder,
             output_dir=output_dir,
             time=time,
-            data_takes_time=clocks.data,
         )
         install_all(RankSetup(virtual_rank, device, generated, has or {}))
         backend.find_sites_with(virtual_rank.call_sites.find)
@@ -114,7 +113,7 @@ def virtual_cluster(
         if time is not None:
             from zerokit.rehearsal.timing import script_clocks
 
-            if clocks.script:
+            if not real_time:
                 script_clocks.install(time.clock)
             time.count_host_work()
         # The end of the requested steps is the end of the block.

@@ -45,8 +45,6 @@ class Run:
     """Its `training` holds TrainingArguments that were set."""
     deepspeed_version: Version | None = None
     """None: the newest that zerokit supports, which the models describe."""
-    accelerate_version: tuple[int, int, int] | None = None
-    """Of what starts a launch file."""
 
     def __post_init__(self) -> None:
         if self.target is None and self.recipe is not None:

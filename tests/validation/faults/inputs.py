@@ -277,8 +277,7 @@ def of_report(random_: random.Random) -> Case:
 _OPTIONS = {
     "config": "zero-stage offload-optimizer precision optimizer learning-rate micro-batch-size model num-gpus"
     " gpu gpu-memory hpz-size preset warmup-steps format nvme-path",
-    "check good.json": "num-gpus gpus-per-node model recipe gpu gpu-memory only severity upgrade"
-    " deepspeed-version accelerate-version",
+    "check good.json": "num-gpus gpus-per-node model recipe gpu gpu-memory only severity upgrade deepspeed-version",
     "resolve good.json": "num-gpus recipe model target argument format",
     "diff good.json good.json": "num-gpus format",
     "estimate llama-3.1-8b": "num-gpus gpus-per-node micro-batch-size seq-len ds-config zero-stage precision"

@@ -241,14 +241,13 @@ class InTicks:
 def main() -> None:
     """Try as many programs as the first argument says, with the slowing that the second gives."""
     from zerokit.rehearsal import virtual_cluster
-    from zerokit.rehearsal.job import Clocks
 
     number, slower = int(sys.argv[1]), int(sys.argv[2])
     tried = waits = slowed = 0
 
     costs = FixedCosts(beside_collective=float(slower))
     # Hypothesis looks at the clock, too, which would take time of the programs.
-    with virtual_cluster(8, costs=costs, clocks=Clocks(script=False)) as rank:
+    with virtual_cluster(8, costs=costs, real_time=True) as rank:
 
         @examples(number, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
         @given(programs())

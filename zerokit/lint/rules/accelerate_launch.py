@@ -13,11 +13,10 @@ from zerokit.config.launch_file import (
     named_ds_config,
     runs_deepspeed,
 )
-from zerokit.documents import KeyPath, dotted
+from zerokit.documents import KeyPath, dotted, value_at
 from zerokit.errors import did_you_mean, nearest
 from zerokit.findings import Move, Remove, SetValue
 from zerokit.lint.launch import Launch
-from zerokit.lint.launch_defects import LAUNCH_DEFECTS
 from zerokit.lint.launch_options import (
     DEEPSPEED_KEYS,
     DISTRIBUTED_TYPES,
@@ -350,8 +349,17 @@ def launch_optimizer_swap(launch: Launch) -> Iterator[Hit]:
 @launch_rule("launch-known-defect")
 def launch_known_defect(launch: Launch) -> Iterator[Hit]:
     """A known defect of accelerate that this file meets"""
-    if not is_local(launch.data):
+    if not is_local(launch.data) or launch.fsdp_version != 2:
         return
-    for defect in LAUNCH_DEFECTS:
-        if defect.is_met(launch):
-            yield Hit(defect.path, defect.message, defect.advice)
+    backend, fsdp = ("dynamo_config", "dynamo_backend"), launch.data["fsdp_config"]
+    if str(value_at(launch.data, backend)).lower() not in ("no", "none", "false", ""):
+        message = (
+            "accelerate before 1.7.0 does not find the weights of a compiled model under FSDP2: "
+            "prepare() stops with a KeyError"
+        )
+        yield Hit(backend, message, "Use accelerate 1.7.0 or later, or remove 'dynamo_config'")
+    loading, offload = "fsdp_cpu_ram_efficient_loading", "fsdp_offload_params"
+    if all(str(fsdp.get(key)).lower() == "true" for key in (loading, offload)):
+        message = f"accelerate before 1.13.0 leaves weights on the GPU that '{offload}' expects on the host"
+        hint = f"Use accelerate 1.13.0 or later, or set '{loading}' to false"
+        yield Hit(("fsdp_config", loading), f"{message}, so that FSDP2 stops", hint)

@@ -27,8 +27,6 @@ class WorkKind(enum.IntEnum):
     """The host, in cudaMalloc and cudaFree."""
     MEETING = 6
     """A collective, for ranks that have not come to it yet."""
-    DATA = 7
-    """Of the host, for the next batch."""
     HOST_OPERATOR = 8
     """Of the host, on its own tensors."""
 

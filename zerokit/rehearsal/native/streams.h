@@ -21,7 +21,6 @@ enum class WorkKind : uint8_t {
   waiting = 4,     // the host, for the device
   reserving = 5,   // the host, in cudaMalloc and cudaFree
   meeting = 6,     // a collective, for ranks that have not come to it yet
-  data = 7,        // of the host, for the next batch
   host_operator = 8,  // of the host, on its own tensors
 };
 

@@ -20,7 +20,7 @@ from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import Gpu, some_gpu
 from zerokit.hardware.hardware_file import read_hardware
 from zerokit.rehearsal.devices import DEFAULT, caveats, virtual_device
-from zerokit.rehearsal.job import Clocks, Overrides, RehearsalJob
+from zerokit.rehearsal.job import Overrides, RehearsalJob
 from zerokit.rehearsal.options import DRAWINGS, RehearsalOptions, RunOptions, described
 from zerokit.rehearsal.parent.processes import Output
 from zerokit.rehearsal.parent.start import rehearse_and_report
@@ -118,7 +118,7 @@ def _job(options: RehearsalOptions, card: Gpu, figures: dict[str, Any] | None, f
         device=virtual_device(card),
         timed_on=card if options.time else None,
         figures=figures,
-        clocks=Clocks(script=not options.real_time, data=options.with_data_time),
+        real_time=options.real_time,
         overrides=Overrides(ds_config=dict(changes)) if changes else Overrides(),
         has=packages_named(options.has),
         cwd=str(Path.cwd()),
@@ -148,16 +148,12 @@ def _check(options: RehearsalOptions) -> None:
             check_writable(Path(file), follow_links=True)
     only_timed = {
         "--real-time": options.real_time,
-        "--with-data-time": options.with_data_time,
         "--timeline": options.timeline,
         "--network": options.network_gbit_s,
     }
     for option, given in only_timed.items():
         if given and not options.time:
             raise ZerokitError("there is no virtual time", where=option, hint="Add --time")
-    if options.with_data_time and not (options.scan_seconds and options.steps != 0):
-        message, hint = "the search of the data measures it, and is skipped", "Leave out --scan 0 and --steps 0"
-        raise ZerokitError(message, where="--with-data-time", hint=hint)
 
 
 def _card(options: RehearsalOptions, run: Cluster) -> tuple[Gpu, dict[str, Any] | None]:

@@ -292,8 +292,6 @@ class TimeBreakdown(Part):
     """A collective runs."""
     copies: float
     """Between host and device, or to and from drives."""
-    data: float
-    """The host reads the next batch, with `--with-data-time`."""
     other_ranks: float
     """A collective waits for other rehearsed ranks."""
     launch: float
@@ -322,8 +320,6 @@ class DataTime(Part):
 
     batch_seconds: float
     """Of one batch, in one process."""
-    is_in_step: bool
-    """Whether steps wait for it, as far as workers do not hide it."""
     batches: int
     """Batches measured."""
     workers: int

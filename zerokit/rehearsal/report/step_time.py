@@ -29,7 +29,6 @@ _PARTS = {
     WorkKind.HOST_OPERATOR: "host_operators",
     WorkKind.COLLECTIVE: "communication",
     WorkKind.COPY: "copies",
-    WorkKind.DATA: "data",
     WorkKind.MEETING: "other_ranks",
 }
 """What a moment of a step is counted as: the first of these that goes on then, "launch" if none does."""
@@ -85,8 +84,7 @@ def time_of(recording: Recording, costs: CardCosts, rank: int) -> TimeReport | N
 def _data(reading: DataTime | None, step: StepTime) -> DataTime | None:
     if reading is None:
         return None
-    computed = step.seconds - step.breakdown.data
-    needed = reading.batch_seconds * reading.batches_of_step / computed if computed else 0.0
+    needed = reading.batch_seconds * reading.batches_of_step / step.seconds if step.seconds else 0.0
     return reading.model_copy(update={"workers_needed": max(1, math.ceil(needed))})
 
 

@@ -465,15 +465,9 @@ def _data(time: TimeReport) -> Iterator[str]:
     data = time.data
     if data is None:
         return
-    if not data.is_in_step:
-        where = "not in the step's time (--with-data-time)"
-    elif time.breakdown.data:
-        where = f"of which the step waits for {milliseconds(time.breakdown.data)}"
-    else:
-        where = "of which the step waits for nothing"
     own = quantity(data.workers, "worker") if data.workers else "none, so that the script reads between steps"
     yield (
-        f"Reading a batch takes {milliseconds(data.batch_seconds)} on this machine, {where}: "
+        f"Reading a batch takes {milliseconds(data.batch_seconds)} on this machine, not in the step's time: "
         f"{quantity(data.workers_needed, 'worker')} would hide it behind a step, and the loader has {own}"
     )
     yield ""

@@ -18,7 +18,6 @@ from zerokit.rehearsal.ranks.exchange import Exchange
 from zerokit.rehearsal.report.report import Batches, BatchSize, DataTime, Evaluation, LargestBatch
 from zerokit.rehearsal.timing.rank_time import untimed
 from zerokit.rehearsal.watching.labels import Labels
-from zerokit.rehearsal.watching.reading import Reading
 from zerokit.rehearsal.watching.scan import CRITERIA, READ, Candidate, Scan, measure, scan
 from zerokit.rehearsal.watching.watcher import Watcher
 
@@ -140,7 +139,6 @@ class BatchWatcher(Watcher):
         seconds: to look for larger ones, in all; 0: none are looked for.
         factor: what the script's micro-batch is multiplied by.
         is_resized: whether the script's arguments are changed already; else its loaders are.
-        reading: has batches take their time to read; None: they take none.
     """
 
     def __init__(
@@ -153,9 +151,8 @@ class BatchWatcher(Watcher):
         *,
         factor: float = 1,
         is_resized: Callable[[], bool] = lambda: True,
-        reading: Reading | None = None,
     ) -> None:
-        self._labels, self._exchange, self._reading = labels, exchange, reading
+        self._labels, self._exchange = labels, exchange
         self.steps, self._completed = steps, completed
         self._seconds_left = seconds if steps else 0.0
         self._scans = self._seconds_left > 0
@@ -261,8 +258,6 @@ class BatchWatcher(Watcher):
         source = self._source_of_iterator.get(iterator)
         if source is None:
             return batch
-        if self._reading is not None and source.scan is not None and source.scan.batch_seconds is not None:
-            self._reading.take_time(iterator, source.scan.batch_seconds)
         if self._evaluating:
             return self._to_evaluate(source, batch)
         if not self._is_training(source):
@@ -410,7 +405,6 @@ class BatchWatcher(Watcher):
             batches=source.scan.batches,
             workers=source.workers,
             batches_of_step=max(source.batches.values()),
-            is_in_step=self._reading is not None,
         )
 
     def evaluation_facts(self) -> Evaluation | None:

@@ -58,7 +58,7 @@ def rehearse(job: RehearsalJob) -> WorkerExit:
             exchange_folder=Path(job.exchange_folder) if job.exchange_folder else None,
             folder=Path(job.recording_file).parent,
             costs=job.costs,
-            clocks=job.clocks,
+            real_time=job.real_time,
             has=job.has,
         ) as rank:
             rank.events.add(Doing(job.recording_file, job.steps))

@@ -41,7 +41,6 @@ from zerokit.rehearsal.watching.labels import Labels
 from zerokit.rehearsal.watching.module_order import ModuleOrder
 from zerokit.rehearsal.watching.overrides import Overriding
 from zerokit.rehearsal.watching.phases import Phases, Recomputing
-from zerokit.rehearsal.watching.reading import Reading
 from zerokit.rehearsal.watching.steps import Steps, Traffic
 from zerokit.rehearsal.watching.suppressed_writes import SuppressedWrites
 from zerokit.rehearsal.watching.watcher import Events, Watcher
@@ -78,7 +77,6 @@ class VirtualRank:
         exchange_folder: Path | None,
         output_dir: Path,
         time: RankTime | None = None,
-        data_takes_time: bool = False,
     ) -> None:
         self.started = perf_counter()
         self.time, self.backend = time, backend
@@ -103,7 +101,6 @@ class VirtualRank:
             self.steps.settled,
             factor=overrides.get("micro_batch_factor", 1),
             is_resized=lambda: self.overriding.sizes_arguments,
-            reading=Reading(time.clock) if time is not None and data_takes_time else None,
         )
         self.evaluation = EvaluationWatcher(backend, self.batches)
         # A step ends once it is over and out of its phase.
