@@ -151,9 +151,9 @@ class Sharding:
             seconds of collectives that run while the backward pass goes on.
         """
         settings, g = self.settings, self.settings.parameter_bytes
-        elements, tensors = share * sum(module.trained), share * len(module.trained)
-        if not elements or settings.stage == 0 or (settings.stage == 1 and not boundary):
+        if not share or not module.trained or settings.stage == 0 or (settings.stage == 1 and not boundary):
             return 0.0
+        elements, tensors = share * sum(module.trained), share * len(module.trained)
         seconds, count, largest, newest = self._reductions[module]
         seconds, count = share * seconds, share * count
         bytes_moved = elements * 2 * g * (3 + 1 / self.ranks)
