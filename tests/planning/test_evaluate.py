@@ -26,7 +26,7 @@ from zerokit.planning.prices import CardPrice
 from zerokit.planning.ranking import met
 from zerokit.planning.recipe import ds_config_of
 from zerokit.planning.report import Range
-from zerokit.planning.search import SearchResult, Space, search
+from zerokit.planning.search import SearchResult, Space, search, search_or_remember
 from zerokit.planning.workload import Workload
 from zerokit.reporting.terminal import plain_lines
 from zerokit.reporting.verdicts import host_fit
@@ -43,7 +43,7 @@ def _job(model: str = "llama-3.1-8b", **changed: object) -> PlanJob:
 
 
 def _evaluator(job: PlanJob) -> Evaluator:
-    return Evaluator(job, remembers=False)
+    return Evaluator(job)
 
 
 @pytest.mark.parametrize(
@@ -115,20 +115,36 @@ def test_settings_that_save_memory_are_never_faster_and_no_step_beats_the_roofli
             assert evaluator.seconds(saver, offer).seconds >= 0.999 * seconds, saver.words
 
 
-def test_results_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_is_repeated_only_if_more_than_prices_and_limits_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    job = _job("smollm2-135m")
-    candidate = Space(128).all(NODE)[0]
-    first = Evaluator(job)
-    need, time = first.memory(candidate), first.seconds(candidate, NODE)
-    first.save()
-    second = Evaluator(replace(job, offers=()))
+    small = replace(NODE, num_gpus=1, gpus_per_node=1)
+    job = _job("llama-3.2-1b", offers=(NODE, small, replace(NODE, num_gpus=3, gpus_per_node=3)))
+    evaluator = Evaluator(job)
+    first = search_or_remember(job, evaluator, print)
+    everything = sum(len(Space(128).all(offer)) for offer in (NODE, small))
+    assert len(evaluator._needs) < 0.1 * everything
+    assert len(evaluator._times) < 0.3 * everything
     monkeypatch.setattr(Evaluator, "run", None)  # would compute
-    assert second.memory(candidate) == need
-    assert second.seconds(candidate, replace(NODE, usd_per_gpu_hour=1.0)) == time
-    other = Evaluator(replace(job, workload=replace(WORKLOAD, seq_len=2048)))
-    with pytest.raises(TypeError):
-        other.memory(candidate)
+    cheap = {offer: replace(offer, usd_per_gpu_hour=1.0) for offer in job.offers}
+    other = replace(job, offers=tuple(cheap.values()), limits=Limits(budget_usd=9), goal="time")
+    again = search_or_remember(other, Evaluator(other), print)
+    for before, after in zip(first.offers, again.offers, strict=True):
+        assert after.offer == cheap[before.offer]
+        assert before.configurations
+        for old, new in zip(
+            (*before.configurations, before.nearest_miss), (*after.configurations, after.nearest_miss), strict=True
+        ):
+            assert new == (old and replace(old, offer=after.offer))
+    assert again.undivided == [cheap[one] for one in first.undivided] != []
+    changed = (
+        replace(job, workload=replace(WORKLOAD, seq_len=2048)),
+        replace(job, offers=(NODE, replace(small, host_bytes=1 << 40))),
+    )
+    for one in changed:
+        with pytest.raises(TypeError):
+            search_or_remember(one, Evaluator(one), print)
 
 
 def test_results_of_another_job_are_not_remembered() -> None:
@@ -141,7 +157,7 @@ def test_results_of_another_job_are_not_remembered() -> None:
         replace(job, model=replace(job.model, config={**job.model.config, "hidden_act": "gelu_new"})),
         replace(job, recipe={"training": {"max_grad_norm": 0.5}}),
     )
-    keys = [_evaluator(one)._cache_key for one in (job, *changed)]
+    keys = [_evaluator(one).cache_key for one in (job, *changed)]
     assert all(one != other for place, one in enumerate(keys) for other in keys[:place])
 
 
@@ -154,7 +170,7 @@ def test_results_of_another_card_in_a_hardware_file_are_not_remembered(tmp_path:
         job = _job(offers=(replace(NODE, gpu=card),))
         evaluator = _evaluator(job)
         evaluator._job = replace(job, hardware=file)
-        keys.append(evaluator._cache_key)
+        keys.append(evaluator.cache_key)
     assert keys[0] != keys[1]
 
 

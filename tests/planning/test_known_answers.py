@@ -82,7 +82,7 @@ def _full(seq_len: int, batch: int = 16) -> Workload:
 
 def _found(job: PlanJob, offer: Offer, **wanted: Any) -> OfferResult:
     """The best of the settings that are wanted; of all without any."""
-    costs, space = Evaluator(job, remembers=False), Space(job.workload.global_batch_size, wanted=wanted)
+    costs, space = Evaluator(job), Space(job.workload.global_batch_size, wanted=wanted)
     return best_of_offer(offer, space, costs, Fitting(costs, space))
 
 
@@ -91,11 +91,11 @@ def _need(job: PlanJob, **settings: Any) -> Need:
     offer = job.offers[-1]
     both = {"micro_batch_size": 1, "gradient_accumulation_steps": 4, "precision": offer.precision, **settings}
     candidate = Candidate(num_gpus=offer.num_gpus, gpus_per_node=offer.gpus_per_node, **both)
-    return Evaluator(job, remembers=False).memory(candidate)
+    return Evaluator(job).memory(candidate)
 
 
 def _plan(job: PlanJob) -> PlanReport:
-    costs = Evaluator(job, remembers=False)
+    costs = Evaluator(job)
     return answer(job, search(job, costs), load_prices((), PRICES))
 
 
@@ -131,7 +131,7 @@ def test_a_sequence_of_128k_tokens_is_divided_among_gpus() -> None:
     assert recipe_of(plan, job, plan.ds_config)["parallel"] == {"sequence": 2}
     batch = plan.micro_batch_size * plan.gradient_accumulation_steps * plan.parallel.data
     assert batch == 16
-    costs = Evaluator(job, remembers=False)
+    costs = Evaluator(job)
     lost = explain("8xH100 sequence parallelism 4 checkpointing", job, search(job, costs), costs)
     assert re.search(r"sequence parallelism 4, checkpointing.* takes (about|1\.\d times) as long", lost)
     fixed = _plan(replace(job, parallelism=Parallelism(8)))

@@ -92,5 +92,5 @@ def test_what_ran_out_of_memory_is_not_called_fitting(place: int, model: str, ca
         gradient_accumulation_steps=2,
         gradient_checkpointing=place == 136,
     )
-    need = Evaluator(job, remembers=False).memory(candidate)
+    need = Evaluator(job).memory(candidate)
     assert judge(need.device_low, need.device_high, find_gpu(card).memory_bytes) in NEGATIVE

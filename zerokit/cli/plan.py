@@ -158,7 +158,7 @@ def _plan(
     from zerokit.planning.answer import answer, explain
     from zerokit.planning.evaluate import Evaluator
     from zerokit.planning.finalists import rehearse_finalists
-    from zerokit.planning.search import search
+    from zerokit.planning.search import search_or_remember
 
     evaluator = Evaluator(job)
     with progress(transient=True) as bar:
@@ -167,10 +167,9 @@ def _plan(
         def tried(words: str) -> None:
             bar.update(task, advance=1, note=words)
 
-        result = search(job, evaluator, progress=tried)
+        result = search_or_remember(job, evaluator, tried)
         number = options.rehearse if result.is_complete and options.explain is None else 0
         finalists = rehearse_finalists(job, result, evaluator, number, tried)
-    evaluator.save()
     if options.explain is not None:
         typer.echo(visible(explain(options.explain, job, result, evaluator)))
         raise typer.Exit

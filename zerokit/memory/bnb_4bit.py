@@ -59,7 +59,7 @@ class StoredLayout:
 
     def __init__(self, layout: Layout, parameter_bytes: int) -> None:
         self._as_stored = {
-            id(one): replace(one, elements=ceil_div(one.elements, 2 * parameter_bytes)) for one in layout.packed
+            one: replace(one, elements=ceil_div(one.elements, 2 * parameter_bytes)) for one in layout.packed
         }
         self.layout = Layout(self.of(layout.parameters)) if self._as_stored else layout
 
@@ -67,7 +67,7 @@ class StoredLayout:
         """The same parameters with packed sizes."""
         if not self._as_stored:
             return tuple(parameters)
-        return tuple(self._as_stored.get(id(one), one) for one in parameters)
+        return tuple(self._as_stored.get(one, one) for one in parameters)
 
 
 stored_layout = lru_cache(maxsize=8)(StoredLayout)

@@ -235,7 +235,7 @@ class _Passes:
         timeline, stage, e = self.timeline, self.stage, sizes.e
         stage.begin_pass(boundary=False)
         for _ in range(2):
-            stage.fetch(self.calls.whole, forward=True)
+            stage.fetch(self.calls.whole)
         timeline.hold(HIDDEN_STATES, e, 4 * sizes.h * sizes.tokens)
         timeline.hold(PADDING_MASK, 1, sizes.batch * sizes.seq * cached if sizes.batch > 1 else 0)
         widths = [sizes.batch * cached * width // sizes.tensor for width in cached_widths(self.run.model)]
@@ -244,18 +244,18 @@ class _Passes:
         for block in self.calls.blocks:
             is_attended = not block.is_layer
             for call in block.calls:
-                stage.fetch(call, forward=True)
+                stage.fetch(call)
                 # Nothing is saved: an operation has its input and output, and a gated activation three tensors.
                 timeline.spike(EVALUATION_WORK, sizes.tokens, max(2 * call.work, call.saved_bytes))
                 if not (is_attended or call.module) and call.saved_bytes:  # attention
                     timeline.spike(GROWING_CACHE, e, sum(widths))
                     timeline.hold(KV_CACHE, e, grown // layers)
                     is_attended = True
-                stage.release(call, forward=True)
+                stage.release(call)
         head = self.calls.head
-        stage.fetch(head, forward=True)
+        stage.fetch(head)
         timeline.hold(ONE_TOKEN, e + 4, sizes.batch * sizes.vocabulary)
-        stage.release(head, forward=True)
+        stage.release(head)
         timeline.free_all(ONE_TOKEN)
         timeline.free_all(HIDDEN_STATES)
         timeline.free_all(PADDING_MASK)

@@ -73,7 +73,7 @@ def calls_of(run: TrainingRun, layout: Layout, settings: Settings, sizes: Sizes 
     )
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=128)
 def _model_calls(
     model: SameObject[ModelShape], layout: Layout, sizes: Sizes, leaves: str | None, *, tiled: bool, **switches: bool
 ) -> ModelCalls:

@@ -69,13 +69,13 @@ class HeadAndLoss:
         """
         timeline, e, head = self._timeline, self._e, self._calls.head
         logits = self._tokens * self._sizes.vocabulary
-        self._stage.fetch(head, forward=True)
+        self._stage.fetch(head)
         if chunk := self._chunk(trained=False):
             timeline.spike(EVALUATION_CHUNK, 8, chunk)
-            self._stage.release(head, forward=True)
+            self._stage.release(head)
             return
         timeline.hold(EVALUATION_LOGITS, e, logits)
-        self._stage.release(head, forward=True)
+        self._stage.release(head)
         timeline.spike(EVALUATION_CAPPED, e, logits if self._calls.capped else 0)
         wide = 4 if self._calls.loss_in_fp32 else e
         timeline.hold(EVALUATION_FP32, 4, logits if wide != e else 0)
@@ -97,11 +97,11 @@ class HeadAndLoss:
         if chunk := self._chunk(trained=True):
             self._train_in_chunks(head, chunk)
             return
-        self._stage.fetch(head, forward=True)
+        self._stage.fetch(head)
         timeline.hold(self._activations, self._tokens, head.saved_bytes)
         timeline.hold(LOGITS, e, logits)
         timeline.hold(CAPPED_LOGITS, e, logits if self._calls.capped else 0)
-        self._stage.release(head, forward=True)
+        self._stage.release(head)
         wide = 4 if self._calls.loss_in_fp32 else e
         is_cast = e != wide
         timeline.hold(FP32_LOGITS, 4, logits if is_cast else 0)
@@ -115,7 +115,7 @@ class HeadAndLoss:
         timeline.free_all(FP32_LOGITS)
         timeline.free_all(LOGITS)
         timeline.enter("backward")
-        self._stage.fetch(self._calls.whole, forward=False)
+        self._stage.fetch(self._calls.whole)
         timeline.spike(gradients, wide, 2 * logits)
         # If the loss is in the type of the logits, the incoming gradient is as large as the log-softmax.
         incoming = log_softmax
@@ -128,7 +128,7 @@ class HeadAndLoss:
     def _back(self, head: ModuleCall, incoming: TermKind) -> None:
         """`incoming`: the gradient of the logits."""
         timeline = self._timeline
-        self._stage.fetch(head, forward=False)
+        self._stage.fetch(head)
         self._hold_gradients(head)
         timeline.spike(ACTIVATION_GRADIENTS, self._tokens, head.back)
         # This happens before the hooks of the matrix's gradient.
@@ -136,13 +136,13 @@ class HeadAndLoss:
         timeline.free_all(incoming)
         self._reduce_gradients(head)
         timeline.free(self._activations, self._tokens, head.saved_bytes)
-        self._stage.release(head, forward=False)
+        self._stage.release(head)
 
     def _train_in_chunks(self, head: ModuleCall, chunk: int) -> None:
         """zerokit's loss: logits and their gradients, chunk by chunk."""
         timeline = self._timeline
         timeline.enter("loss")
-        self._stage.fetch(head, forward=True)
+        self._stage.fetch(head)
         timeline.hold(self._activations, self._tokens, head.saved_bytes)
         timeline.hold(ACTIVATION_GRADIENTS, self._tokens, head.back)
         for parameter in head.gradients:
@@ -151,30 +151,30 @@ class HeadAndLoss:
         for parameter in head.gradients:  # of one chunk, beside the sum
             timeline.spike(NEW_GRADIENT, self._e, parameter.elements)
         timeline.free(self._activations, self._tokens, head.saved_bytes)
-        self._stage.release(head, forward=True)
+        self._stage.release(head)
         timeline.enter("backward")
-        self._stage.fetch(self._calls.whole, forward=False)
-        self._stage.fetch(head, forward=False)
+        self._stage.fetch(self._calls.whole)
+        self._stage.fetch(head)
         self._hold_gradients(head)
         timeline.free_all(SUMMED_GRADIENT)
         self._reduce_gradients(head)
         timeline.free_all(ACTIVATION_GRADIENTS)
-        self._stage.release(head, forward=False)
+        self._stage.release(head)
 
     def _train_by_liger(self, head: ModuleCall) -> None:
         """Liger's fused loss: chunk by chunk; gradients are made in the forward pass."""
         timeline = self._timeline
-        self._stage.fetch(head, forward=True)
+        self._stage.fetch(head)
         timeline.enter("loss")
         self._hold_gradients(head)
         timeline.hold(ACTIVATION_GRADIENTS, self._tokens, self._e * self._sizes.h)
         chunks = max(1, -(-self._sizes.vocabulary // self._sizes.h))
         timeline.spike(LIGER_CHUNK, self._e + 8, self._tokens * self._sizes.vocabulary // chunks)
         timeline.enter("backward")
-        self._stage.fetch(self._calls.whole, forward=False)
+        self._stage.fetch(self._calls.whole)
         self._reduce_gradients(head)
         timeline.free_all(ACTIVATION_GRADIENTS)
-        self._stage.release(head, forward=True)
+        self._stage.release(head)
 
     def _hold_gradients(self, head: ModuleCall) -> None:
         kind = TIED_GRADIENT if self._is_tied(head) else NEW_GRADIENT

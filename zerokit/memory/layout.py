@@ -21,9 +21,9 @@ _MOST_PIECES = 1000
 _LEAST_PIECE = 10**7
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Parameter:
-    """One parameter tensor."""
+    """One parameter tensor. Each is itself alone: a module may have two of the same size."""
 
     module: str
     """The owning module with the layer's number: ``model.layers.0.mlp.up_proj``."""

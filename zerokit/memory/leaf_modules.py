@@ -19,7 +19,7 @@ def with_leaf_modules(calls: ModelCalls, layout: Layout, model_type: str, sectio
     """
     if section is None:
         return calls
-    order = {id(parameter): place for place, parameter in enumerate(layout.parameters)}
+    order = {parameter: place for place, parameter in enumerate(layout.parameters)}
 
     def merged(block: Block) -> Block:
         path = _expert_block(block)
@@ -31,7 +31,7 @@ def with_leaf_modules(calls: ModelCalls, layout: Layout, model_type: str, sectio
         places = [place for place, call in enumerate(block.calls) if call.module.startswith(f"{path}.")]
         first, end = places[0], places[-1] + 1
         inner = block.calls[first:end]
-        parameters = sorted((one for call in inner for one in call.parameters), key=lambda one: order[id(one)])
+        parameters = sorted((one for call in inner for one in call.parameters), key=lambda one: order[one])
         yield from block.calls[:first]
         yield ModuleCall(path, tuple(parameters), inner=inner)
         yield from block.calls[end:]

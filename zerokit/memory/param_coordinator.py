@@ -8,6 +8,7 @@ buffers.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -48,17 +49,17 @@ class _Walk:
 
     def __init__(self, calls: Iterable[Sequence[Parameter]]) -> None:
         self._before = [0]
-        self._uses: dict[int, list[int]] = {}
+        self._uses: dict[Parameter, list[int]] = {}
         for place, parameters in enumerate(calls):
             elements = self._before[-1]
             for one in parameters:
                 elements += one.elements
-                self._uses.setdefault(id(one), []).append(place)
+                self._uses.setdefault(one, []).append(place)
             self._before.append(elements)
 
     def distance(self, one: Parameter, here: int) -> int | None:
         """Elements used from the call at `here` until the next use of `one`; None if there is none."""
-        uses = self._uses[id(one)]
+        uses = self._uses[one]
         following = bisect_left(uses, here)
         if following == len(uses):
             return None
@@ -97,12 +98,12 @@ class Coordinator:
         self._timeline, self._settings, self._e = timeline, settings, settings.parameter_bytes
         self._buffers = GATHER_BUFFERS if settings.gathered_bytes == self._e else QUANTIZED_BUFFERS
         self._order = calls if isinstance(calls, CallOrder) else CallOrder(calls)
-        self._whole: set[int] = set()
-        self._flying: dict[int, Gather] = {}
-        self._active: dict[int, set[str]] = {}
-        self._saved: set[int] = set()
-        self._outlived: dict[int, int] = {}
-        self._secondary: set[int] = set()
+        self._whole = set[Parameter]()
+        self._flying: dict[Parameter, Gather] = {}
+        self._active = defaultdict[Parameter, set[str]](set)
+        self._saved = set[Parameter]()
+        self._outlived: dict[Parameter, int] = {}
+        self._secondary = set[Parameter]()
         """With a shard for the ranks of the node. A release makes it, the optimizer's step drops it."""
         self._reset_trace()
 
@@ -113,13 +114,13 @@ class Coordinator:
     def _reset_trace(self) -> None:
         self._next = 0
         """The place in the trace from which parameters are prefetched."""
-        self._latest: dict[int, int] = {}
+        self._latest: dict[Parameter, int] = {}
         self._place = 0
         self._available = 0
 
     def reset(self) -> None:
         """`reset_step`, at the start of a forward pass."""
-        for gather in {id(gather): gather for gather in self._flying.values()}.values():
+        for gather in dict.fromkeys(self._flying.values()):
             self._arrive(gather)
             self._timeline.free(self._buffers, self._settings.gathered_bytes, gather.buffer)
         for one in [one for gather in self._flying.values() for one in gather.parameters]:
@@ -138,9 +139,8 @@ class Coordinator:
         if missing := [one for one in call.parameters if self._is_missing(one)]:
             self._gather(missing)
         for one in call.parameters:
-            self._active.setdefault(id(one), set()).add(call.module)
-            gather = self._flying.pop(id(one), None)
-            if gather is not None:
+            self._active[one].add(call.module)
+            if (gather := self._flying.pop(one, None)) is not None:
                 self._arrive(gather)
                 gather.waiting -= 1
                 if gather.waiting == 0:
@@ -150,14 +150,14 @@ class Coordinator:
         self._place += 1
 
     def _is_missing(self, one: Parameter) -> bool:
-        return not self.persists(one) and id(one) not in self._whole and id(one) not in self._flying
+        return one not in self._whole and one not in self._flying and not self.persists(one)
 
     def _gather(self, parameters: Sequence[Parameter]) -> None:
         """`__all_gather_params`: those with a secondary shard among the ranks of a node."""
         if self._secondary:
-            near = [one for one in parameters if id(one) in self._secondary]
+            near = [one for one in parameters if one in self._secondary]
             self._gather_among(near, self._settings.hpz_partition)
-            parameters = [one for one in parameters if id(one) not in self._secondary]
+            parameters = [one for one in parameters if one not in self._secondary]
         for replicas in sorted({one.replicas for one in parameters}):
             apart = [one for one in parameters if one.replicas == replicas]
             self._gather_among(apart, self._settings.zero_ranks * replicas)
@@ -175,50 +175,50 @@ class Coordinator:
             self._timeline.hold(GATHERED, e, elements if world > 1 or offloaded else 0)
             gather = Gather(parameters, 0)
             gather.arrived = True
-            self._whole.update(map(id, parameters))
+            self._whole.update(parameters)
         else:
             gather = Gather(parameters, shards * ranks)
             self._timeline.hold(self._buffers, self._settings.gathered_bytes, gather.buffer)
         if offloaded and world > 1:
             self._timeline.spike(COPIES_TO_GPU, e, shards)
         for one in parameters:
-            self._flying[id(one)] = gather
+            self._flying[one] = gather
 
     def _arrive(self, gather: Gather) -> None:
         """All parameters of a gather are copied out when the first one is waited for."""
         if not gather.arrived:
             gather.arrived = True
-            self._whole.update(map(id, gather.parameters))
+            self._whole.update(gather.parameters)
             self._timeline.hold(GATHERED, self._e, sum(one.elements for one in gather.parameters))
 
     def _prefetch(self, call: Submodule) -> None:
         trace, latest, here, place = self._order.trace, self._latest, self._place, self._next
         if call.parameters:
-            wanted = len({id(one) for one in call.parameters if latest.get(id(one), -1) < here})
-            found: set[int] = set()
+            wanted = len({one for one in call.parameters if latest.get(one, -1) < here})
+            found = set[Parameter]()
             while len(found) < wanted and place < len(trace):
                 one, used = trace[place]
-                latest[id(one)] = used
-                found.add(id(one))
+                latest[one] = used
+                found.add(one)
                 place += 1
         most = min(self._settings.max_live - self._available, self._settings.prefetch_bucket)
-        ahead: dict[int, Parameter] = {}
+        ahead: dict[Parameter, None] = {}
         elements = 0
         while elements < most and place < len(trace):
             one, used = trace[place]
-            latest[id(one)] = max(latest.get(id(one), -1), used)
-            if id(one) not in ahead and self._is_missing(one):
-                ahead[id(one)] = one
+            latest[one] = max(latest.get(one, -1), used)
+            if one not in ahead and self._is_missing(one):
+                ahead[one] = None
                 elements += one.elements
             place += 1
         self._next = place
         if ahead:
-            self._gather(list(ahead.values()))
+            self._gather(list(ahead))
 
     def release(self, call: Submodule) -> None:
         """`release_sub_module`: release parameters unless they are used again soon."""
         for one in call.parameters:
-            active = self._active.get(id(one), set())
+            active = self._active[one]
             active.discard(call.module)
             if not active and not self.persists(one) and not self._is_needed_soon(one, call):
                 self._release(one)
@@ -228,25 +228,25 @@ class Coordinator:
         if not self._order.count:
             return False
         here = min(self._place, self._order.count)
-        if self._latest.get(id(one), -1) > here:
+        if self._latest.get(one, -1) > here:
             return True
         distance = (self._order.recursive if released.is_leaf else self._order.own).distance(one, here)
         return distance is not None and distance < self._settings.max_reuse_distance
 
     def _release(self, one: Parameter) -> None:
-        if id(one) in self._whole and id(one) not in self._flying:
-            self._whole.discard(id(one))
+        if one in self._whole and one not in self._flying:
+            self._whole.discard(one)
             self._available -= one.elements
             self._make_secondary(one)
             if self._settings.zero_ranks * one.replicas > 1 or self._settings.offload_param != "none":
                 self._timeline.free(GATHERED, self._e, one.elements)
-                if id(one) in self._saved and id(one) not in self._outlived:
-                    self._outlived[id(one)] = one.elements
+                if one in self._saved and one not in self._outlived:
+                    self._outlived[one] = one.elements
                     self._timeline.hold(KEPT_BY_AUTOGRAD, self._e, one.elements)
 
     def _make_secondary(self, one: Parameter) -> None:
-        if self._settings.hpz_partition > 1 and id(one) not in self._secondary:
-            self._secondary.add(id(one))
+        if self._settings.hpz_partition > 1 and one not in self._secondary:
+            self._secondary.add(one)
             if self._settings.offload_param == "none":
                 self._timeline.hold(SECONDARY, self._e, secondary_shard(one, self._settings))
 
@@ -258,27 +258,27 @@ class Coordinator:
     def drop_secondary(self, parameters: Iterable[Parameter]) -> None:
         """`invalidate_secondary_tensor`, after the optimizer's step; frozen parameters keep theirs."""
         for one in parameters:
-            if id(one) in self._secondary:
-                self._secondary.discard(id(one))
+            if one in self._secondary:
+                self._secondary.discard(one)
                 if self._settings.offload_param == "none":
                     self._timeline.free(SECONDARY, self._e, secondary_shard(one, self._settings))
 
     def save(self, call: Submodule, *, only_trained: bool = False) -> None:
         """Autograd saves the gathered tensors; a release frees nothing until their backward pass."""
-        self._saved.update(id(one) for one in call.parameters if one.trainable or not only_trained)
+        self._saved.update(one for one in call.parameters if one.trainable or not only_trained)
 
     def unsave(self, call: Submodule) -> None:
         """The backward pass of a call has run."""
         if self._saved:
             for one in call.parameters:
-                self._saved.discard(id(one))
-                if id(one) in self._outlived:
-                    self._timeline.free(KEPT_BY_AUTOGRAD, self._e, self._outlived.pop(id(one)))
+                self._saved.discard(one)
+                if one in self._outlived:
+                    self._timeline.free(KEPT_BY_AUTOGRAD, self._e, self._outlived.pop(one))
 
     def release_leftovers(self) -> None:
         """`release_backward_leftovers`: modules whose input has no gradient, which no hook releases."""
         for one, _ in self._order.trace:
-            if self._active.pop(id(one), None) and not self.persists(one):
+            if self._active.pop(one, None) and not self.persists(one):
                 self._release(one)
 
     def release_all(self) -> None:

@@ -17,7 +17,7 @@ from zerokit.memory.term import TermKind
 from zerokit.memory.timeline import Change, Timeline
 from zerokit.reporting.phases import Phase
 
-Action = tuple[str, tuple[Any, ...], dict[str, Any]]
+Action = tuple[str, tuple[Any, ...]]
 """A method of the stage, or `enter` of the timeline, with its arguments."""
 
 
@@ -46,16 +46,16 @@ class Recorder(Timeline):
     def enter(self, phase: Phase) -> None:
         self.act("enter", phase)
 
-    def act(self, name: str, *arguments: Any, **keywords: Any) -> None:
+    def act(self, name: str, *arguments: Any) -> None:
         """Record an action of the stage."""
         self._end_change()
-        self._steps.append((name, arguments, keywords))
+        self._steps.append((name, arguments))
 
     @cached_property
     def fetched(self) -> tuple[ModuleCall, ...]:
         """The calls in the order in which the stage fetches them: forward, recomputed, and backward."""
         actions = (step for step in self._steps if not isinstance(step, Change))
-        return tuple(arguments[0] for name, arguments, _ in actions if name == "fetch")
+        return tuple(arguments[0] for name, arguments in actions if name == "fetch")
 
     def play(self, timeline: Timeline, stage: Stage) -> None:
         """Do the same on another timeline and stage."""
@@ -66,8 +66,8 @@ class Recorder(Timeline):
             if isinstance(step, Change):
                 timeline.change(step)
             else:
-                name, arguments, keywords = step
-                actions[name](*arguments, **keywords)
+                name, arguments = step
+                actions[name](*arguments)
 
     def _end_change(self) -> None:
         if self._amounts:
@@ -84,17 +84,17 @@ class RecordedStage(Stage):
     def __init__(self, recorder: Recorder, *, gathers: bool) -> None:
         self._recorder, self.gathers = recorder, gathers
 
-    def fetch(self, call: ModuleCall, *, forward: bool) -> None:
+    def fetch(self, call: ModuleCall) -> None:
         if self.gathers:
-            self._recorder.act("fetch", call, forward=forward)
+            self._recorder.act("fetch", call)
 
-    def release(self, call: ModuleCall, *, forward: bool) -> None:
+    def release(self, call: ModuleCall) -> None:
         if self.gathers and call.parameters:
-            self._recorder.act("release", call, forward=forward)
+            self._recorder.act("release", call)
 
-    def save(self, call: ModuleCall, *, only_trained: bool = False) -> None:
+    def save(self, call: ModuleCall, only_trained: bool = False) -> None:
         if self.gathers and call.parameters:
-            self._recorder.act("save", call, only_trained=only_trained)
+            self._recorder.act("save", call, only_trained)
 
     def unsave(self, call: ModuleCall) -> None:
         if self.gathers:

@@ -103,13 +103,13 @@ class Replay:
         timeline.enter("evaluation")
         stage.begin_pass(boundary=False)
         for _ in range(2):
-            stage.fetch(self._model_calls.whole, forward=True)
+            stage.fetch(self._model_calls.whole)
         timeline.hold(EVALUATION_HIDDEN, self._e, self._sizes.h * tokens)
         for call in (call for block in self._model_calls.blocks for call in block.calls):
-            stage.fetch(call, forward=True)
+            stage.fetch(call)
             for one in call.inner or (call,):
                 timeline.spike(EVALUATION_WORK, tokens, one.work + one.saved_bytes)
-            stage.release(call, forward=True)
+            stage.release(call)
         self._head.evaluate()
         timeline.free_all(EVALUATION_HIDDEN)
 
@@ -142,7 +142,7 @@ class Replay:
                     self._gradient(parameter)
             return
         for _ in range(2):
-            self._stage.fetch(self._model_calls.whole, forward=True)
+            self._stage.fetch(self._model_calls.whole)
         for block in self._model_calls.blocks:
             self._forward(block, saves=not (block.is_layer and self._checkpointing))
         self._offload_checkpoint()
@@ -151,7 +151,7 @@ class Replay:
         assert self._head is not None
         assert self._sizes is not None
         self._head.train()
-        self._stage.fetch(self._model_calls.whole, forward=False)
+        self._stage.fetch(self._model_calls.whole)
         # After dropout, a branch has its own gradient.
         drops = self._model_calls.drops
         kind = RESIDUAL_GRADIENTS if drops else RESIDUAL_GRADIENT
@@ -168,7 +168,7 @@ class Replay:
             self._offload_checkpoint()
             timeline.hold(CHECKPOINTS, self._e, self._sizes.h * tokens)
         for call in block.calls:
-            stage.fetch(call, forward=True)
+            stage.fetch(call)
             for one in call.inner or (call,):
                 if one.unpacks:
                     timeline.hold(UNPACKED, self._e, one.unpacks)
@@ -190,7 +190,7 @@ class Replay:
                     timeline.free_all(MERGED_WEIGHT)
             if call is last:
                 break
-            stage.release(call, forward=True)
+            stage.release(call)
 
     def _offload_checkpoint(self) -> None:
         """The input of the layer that has run is in host memory until its backward pass."""
@@ -209,7 +209,7 @@ class Replay:
                 self._timeline.free(CHECKPOINTS, self._e, self._sizes.h * self._tokens)
             first = _gathered_first(block)
             for call in backward[:first]:
-                self._stage.fetch(call, forward=False)
+                self._stage.fetch(call)
             self._forward(block, saves=True, last=backward[first - 1])
         assert self._model_calls is not None
         before = self._model_calls.blocks[0] if block.is_embedding else block
@@ -234,7 +234,7 @@ class Replay:
             waits: the module runs twice, and this gradient is added to that of its first call.
         """
         if fetches:
-            self._stage.fetch(call, forward=False)
+            self._stage.fetch(call)
         for one in reversed(call.inner or (call,)):
             for part in reversed(one.parts or (one,)):
                 self._part_back(part, reduces=not (call.inner or waits))
@@ -244,7 +244,7 @@ class Replay:
             for parameter in call.gradients:
                 self._stage.ready(parameter)
         if releases:
-            self._stage.release(call, forward=False)
+            self._stage.release(call)
 
     def _part_back(self, call: ModuleCall, *, reduces: bool) -> None:
         timeline, gradients = self._timeline, call.gradients
@@ -288,7 +288,7 @@ class Replay:
         self._stage.ready(parameter)
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=128)
 def _recorded(
     model_calls: ModelCalls | None,
     sizes: Sizes | None,

@@ -54,13 +54,13 @@ class Stage:
     def begin_pass(self, *, boundary: bool) -> None:
         """A forward pass begins; at a boundary the optimizer steps after the backward pass."""
 
-    def fetch(self, call: ModuleCall, *, forward: bool) -> None:
+    def fetch(self, call: ModuleCall) -> None:
         """A module is about to run."""
 
-    def release(self, call: ModuleCall, *, forward: bool) -> None:
+    def release(self, call: ModuleCall) -> None:
         """A module has run."""
 
-    def save(self, call: ModuleCall, *, only_trained: bool = False) -> None:
+    def save(self, call: ModuleCall, only_trained: bool = False) -> None:
         """Autograd saves the weight of a module."""
 
     def unsave(self, call: ModuleCall) -> None:
@@ -81,14 +81,14 @@ class FullGradients(Stage):
 
     def __init__(self, timeline: Timeline, layout: Layout, settings: Settings) -> None:
         self._timeline, self._layout, self._settings = timeline, layout, settings
-        self._made: set[int] = set()
+        self._made = set[Parameter]()
 
     def ready(self, parameter: Parameter) -> None:
         """Keep the gradient, or add it to the kept gradient and free it."""
         e = self._settings.parameter_bytes
         self._timeline.free(NEW_GRADIENT, e, parameter.elements)
-        if id(parameter) not in self._made:
-            self._made.add(id(parameter))
+        if parameter not in self._made:
+            self._made.add(parameter)
             self._timeline.hold(GRADIENTS, e, parameter.elements)
 
 

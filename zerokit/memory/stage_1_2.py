@@ -40,18 +40,18 @@ class Slices:
 
     partition: int
     """Elements of one partition, including padding."""
-    first: dict[int, int]
-    """Offset in the flat buffer by the parameter's id."""
+    first: dict[Parameter, int]
+    """Offset in the flat buffer."""
 
-    _ranks: dict[int, range]
+    _ranks: dict[Parameter, range]
 
     def ranks(self, parameter: Parameter) -> range:
         """The ranks whose partitions contain part of it."""
-        return self._ranks[id(parameter)]
+        return self._ranks[parameter]
 
     def part(self, parameter: Parameter, rank: int) -> int:
         """Its elements in the partition of `rank`."""
-        begin = self.first[id(parameter)]
+        begin = self.first[parameter]
         end = min(begin + parameter.elements, (rank + 1) * self.partition)
         return max(0, end - max(begin, rank * self.partition))
 
@@ -63,8 +63,8 @@ def slices_of(layout: Layout, world_size: int) -> Slices:
     first, ranks, place = {}, {}, 0
     for parameter in layout.trainable:
         end = place + parameter.elements
-        first[id(parameter)] = place
-        ranks[id(parameter)] = range(place // partition, (end - 1) // partition + 1)
+        first[parameter] = place
+        ranks[parameter] = range(place // partition, (end - 1) // partition + 1)
         place = end
     return Slices(partition, first, ranks)
 
@@ -108,10 +108,9 @@ class Stage1And2(Stage):
         self._e = settings.parameter_bytes
         self._states = OptimizerStates(settings, "Φₜ/N")
         self._temporary = settings.optimizer.kind_of("TEMPORARY", "Φₜ/N")
-        self._own = [parameter for parameter in layout.trainable if rank in self._slices.ranks(parameter)]
-        self._own_ids = {id(parameter) for parameter in self._own}
+        self._own = dict.fromkeys(one for one in layout.trainable if rank in self._slices.ranks(one))
         self._kept_elements = sum(parameter.elements for parameter in self._own)
-        self._waiting: dict[int, Parameter] = {}
+        self._waiting = set[Parameter]()
         self._bucket: list[Parameter] = []
         self._in_bucket = 0
         self._holds_partition = self._holds_bucket = False
@@ -186,8 +185,8 @@ class Stage1And2(Stage):
             self._holds_bucket = True
             elements = self._buckets * self._settings.reduce_bucket
             self._timeline.hold(self._reduce_bucket, self._gradient_bytes, elements)
-        if id(parameter) not in self._waiting:
-            self._waiting[id(parameter)] = parameter
+        if parameter not in self._waiting:
+            self._waiting.add(parameter)
             self._timeline.hold(self._gradients, self._gradient_bytes, parameter.elements)
         if self._reduces_at_once:
             self._to_bucket(parameter)
@@ -209,7 +208,8 @@ class Stage1And2(Stage):
 
     def _drop(self, parameter: Parameter) -> None:
         """Free a gradient's own storage."""
-        if self._waiting.pop(id(parameter), None) is not None:
+        if parameter in self._waiting:
+            self._waiting.remove(parameter)
             self._timeline.free(self._gradients, self._gradient_bytes, parameter.elements)
 
     def _reduce(self) -> None:
@@ -221,9 +221,9 @@ class Stage1And2(Stage):
                     self._timeline.spike(COMMUNICATION_COPY, self._settings.communication_bytes, elements)
                 self._timeline.free(self._flat_copy, self._gradient_bytes, elements)
         for parameter in self._bucket:
-            if id(parameter) in self._own_ids:
+            if parameter in self._own:
                 self._keep(parameter)
-            if self._settings.stage == 2 or id(parameter) in self._own_ids:
+            if self._settings.stage == 2 or parameter in self._own:
                 self._drop(parameter)
         self._bucket, self._in_bucket = [], 0
 
@@ -266,7 +266,7 @@ class Stage1And2(Stage):
             if not boundary:
                 return
             for parameter in list(self._layout.trainable):
-                if id(parameter) in self._waiting:
+                if parameter in self._waiting:
                     self._to_bucket(parameter)
         if self._bucket:
             self._reduce()

@@ -69,7 +69,7 @@ def _sub_groups(shards: list[int], settings: Settings) -> list[list[int]]:
     return groups
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=128)
 def _submodules(
     stored: StoredLayout, calls: SameObject[tuple[ModuleCall, ...]]
 ) -> tuple[dict[ModuleCall, list[Submodule]], CallOrder]:
@@ -170,15 +170,15 @@ class Stage3(Stage):
     def state(self) -> object:
         return self._coordinator.state, self._timeline.held
 
-    def fetch(self, call: ModuleCall, *, forward: bool) -> None:
+    def fetch(self, call: ModuleCall) -> None:
         for submodule in self._submodules[call]:
             self._coordinator.fetch(submodule)
 
-    def release(self, call: ModuleCall, *, forward: bool) -> None:
+    def release(self, call: ModuleCall) -> None:
         for submodule in self._submodules[call]:
             self._coordinator.release(submodule)
 
-    def save(self, call: ModuleCall, *, only_trained: bool = False) -> None:
+    def save(self, call: ModuleCall, only_trained: bool = False) -> None:
         """Only torch.nn.Linear is replaced by a function that keeps no weight: runtime/zero/linear.py."""
         for submodule in self._submodules[call]:
             self._coordinator.save(submodule, only_trained=only_trained)

@@ -1,4 +1,4 @@
-"""Remembers results between runs of zerokit: evaluations of a job, and rehearsals.
+"""Remembers results between runs of zerokit: searches for the best plans, and rehearsals.
 
 Each result is a file in the user's cache folder, named by the digest of what it is the result of. A damaged
 file, a link and a file that cannot be written count as absent: results are computed again.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -81,19 +80,10 @@ def _name(key: Any) -> str:
 
 
 def _remove_oldest(folder: Path) -> None:
-    files = sorted(_results(folder), reverse=True)
+    """Raises OSError if another process removes results, too; the next write tries again."""
+    states = {file: file.lstat() for file in folder.iterdir() if is_own_file(file)}
     total = 0
-    for _, size, file in files:
-        total += size
+    for file, found in sorted(states.items(), key=lambda one: one[1].st_mtime_ns, reverse=True):
+        total += found.st_size
         if total > MAX_BYTES:
-            with suppress(OSError):  # another process may have removed it
-                file.unlink()
-
-
-def _results(folder: Path) -> Iterator[tuple[int, int, Path]]:
-    """Time of writing, size and path of each result."""
-    for file in folder.iterdir():
-        with suppress(OSError):
-            if is_own_file(file):
-                found = file.lstat()
-                yield found.st_mtime_ns, found.st_size, file
+            file.unlink()

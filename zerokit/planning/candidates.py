@@ -81,6 +81,11 @@ class Candidate:
     tiled_mlp: bool = False
     activation_offloading: bool = False
 
+    @cached_property
+    def of_any_size(self) -> Candidate:
+        """The same settings, whatever the batch and the 16-bit type: memory grows with these."""
+        return replace(self, micro_batch_size=0, gradient_accumulation_steps=0, precision="bf16")
+
     @property
     def data_ranks(self) -> int:
         """Groups of GPUs that read different sequences."""

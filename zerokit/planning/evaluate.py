@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +16,7 @@ from zerokit.hardware.costs.card_costs import CardCosts
 from zerokit.hardware.costs.figures import figures
 from zerokit.hardware.hardware_file import read_hardware
 from zerokit.memory import TrainingRun, estimate
-from zerokit.planning.cache import code_state, remember, remembered
+from zerokit.planning.cache import code_state
 from zerokit.planning.candidates import Candidate, Offer
 from zerokit.planning.job import PlanJob
 from zerokit.planning.recipe import ds_config_of
@@ -65,10 +65,10 @@ class Need:
 
 
 class Evaluator:
-    """Memory and seconds of candidates for a job; remembers them between runs."""
+    """Memory and seconds of candidates for a job."""
 
-    def __init__(self, job: PlanJob, *, remembers: bool = True) -> None:
-        """Read the remembered results.
+    def __init__(self, job: PlanJob) -> None:
+        """Start without any result.
 
         Raises:
             ZerokitError: the hardware file is unusable.
@@ -82,10 +82,6 @@ class Evaluator:
         self._layers: dict[tuple[str, float, Candidate], Layers] = {}
         self._tokens: dict[tuple[int, int], float] = {}
         self._figures = figures() if job.hardware is None else read_hardware(job.hardware, timed=True).figures
-        self._remembers = remembers
-        self._is_new = False
-        if remembers:
-            self._read()
 
     def memory(self, candidate: Candidate) -> Need:
         """The memory of a candidate on any card.
@@ -103,7 +99,7 @@ class Evaluator:
                 found = _need(self.run(alike))
             except ZerokitError as error:
                 found = str(error)
-            self._needs[alike], self._is_new = found, True
+            self._needs[alike] = found
         if isinstance(found, str):
             raise ZerokitError(found)
         return found.of_ranks(candidate.gpus_per_node // alike.gpus_per_node)
@@ -121,7 +117,7 @@ class Evaluator:
             cluster = replace(offer.cluster, host_bytes=None)
             run = replace(self.run(candidate), cluster=cluster)
             found = step_time(run, self._costs_on(cluster), layers=self._layers_of(candidate, offer))
-            self._times[key], self._is_new = found, True
+            self._times[key] = found
         return found
 
     def least_seconds(self, candidate: Candidate, offer: Offer) -> float:
@@ -170,14 +166,6 @@ class Evaluator:
             activation_offloading=candidate.activation_offloading,
         )
 
-    def save(self) -> None:
-        """Remember the results for later runs."""
-        if not self._remembers or not self._is_new:
-            return
-        needs = [(asdict(one), _plain(need)) for one, need in self._needs.items()]
-        times = [(asdict(one), *key, astuple(time)) for (one, *key), time in self._times.items()]
-        remember(self._cache_key, {"needs": needs, "times": times})
-
     def _question(self, candidate: Candidate) -> Question:
         job = self._job
         return Question(
@@ -215,7 +203,8 @@ class Evaluator:
         return self._layers[key]
 
     @cached_property
-    def _cache_key(self) -> Any:
+    def cache_key(self) -> Any:
+        """A JSON value that tells apart jobs in which the memory or the time of a candidate may differ."""
         job = self._job
         workload = asdict(job.workload) | {"notes": ()}
         own = None
@@ -226,19 +215,6 @@ class Evaluator:
         model = [repr(job.model), json.dumps(dict(job.model.config), sort_keys=True, default=str)]
         clipping = job.recipe.get("training", {}).get("max_grad_norm")
         return ["evaluations", code_state(), model, repr(workload), lora, job.load_in_4bit, clipping, own]
-
-    def _read(self) -> None:
-        """Reads the remembered results; anything unexpected in them counts as absent."""
-        found: Any = remembered(self._cache_key)
-        try:
-            self._needs = {
-                _candidate(one): need if isinstance(need, str) else Need(*need) for one, need in found["needs"]
-            }
-            self._times = {
-                (_candidate(one), name, network): StepTime(*time) for one, name, network, time in found["times"]
-            }
-        except (TypeError, KeyError, ValueError):
-            self._needs, self._times = {}, {}
 
 
 def forward_flops(job: PlanJob) -> int:
@@ -278,9 +254,6 @@ def _need(run: TrainingRun) -> Need:
     )
 
 
-def _candidate(fields: dict[str, Any]) -> Candidate:
+def candidate_of(fields: dict[str, Any]) -> Candidate:
+    """The candidate whose `asdict` is given."""
     return Candidate(**{**fields, "parallel": Parallelism(**fields["parallel"])})
-
-
-def _plain(need: Need | str) -> Any:
-    return need if isinstance(need, str) else astuple(need)

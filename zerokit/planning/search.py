@@ -13,9 +13,11 @@ no step is faster than the roofline, memory grows as `Fitting` says, and a setti
 
 from __future__ import annotations
 
+import gc
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import asdict, astuple, dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any, Literal, Protocol
@@ -24,8 +26,9 @@ from zerokit.choices import OffloadDevice
 from zerokit.errors import ZerokitError
 from zerokit.hardware.cluster import DATA_PARALLEL, Parallelism
 from zerokit.models.parallelism import SEQUENCE_SIZES, DividedModel, parallelism_misfit
+from zerokit.planning.cache import remember, remembered
 from zerokit.planning.candidates import Candidate, Offer
-from zerokit.planning.evaluate import Need
+from zerokit.planning.evaluate import Evaluator, Need, candidate_of
 from zerokit.planning.job import PlanJob
 from zerokit.planning.recipe import task_of
 from zerokit.reporting.verdicts import NEGATIVE, Verdict
@@ -249,7 +252,7 @@ class Fitting:
 
     def need(self, candidate: Candidate) -> Need | None:
         """The memory of a candidate; None if its settings are not supported."""
-        known, sizes = self._known[_settings(candidate)], _sizes(candidate)
+        known, sizes = self._known[candidate.of_any_size], _sizes(candidate)
         if sizes not in known:
             try:
                 known[sizes] = self._costs.memory(candidate)
@@ -260,7 +263,7 @@ class Fitting:
     def obstacle(self, candidate: Candidate, offer: Offer) -> Miss | None:
         """The candidate with its own or a smaller micro batch, if one is known not to fit."""
         own = _sizes(candidate)
-        for sizes, need in sorted(self._known[_settings(candidate)].items(), key=lambda one: one[0]):
+        for sizes, need in sorted(self._known[candidate.of_any_size].items(), key=lambda one: one[0]):
             is_less = all(less <= more for less, more in zip(sizes, own, strict=True))
             if is_less and need is not None and need.verdict(offer) in NEGATIVE:
                 return Miss(offer, _with_micro_batch(candidate, sizes[0]), need)
@@ -281,7 +284,7 @@ class Fitting:
         """Estimate the candidate, or a smaller micro batch that does not fit: bisect for that."""
         space = replace(self._space, parallel=candidate.parallel)
         sizes = [size for size in space.micro_batches(candidate.num_gpus) if size <= candidate.micro_batch_size]
-        known = self._known[_settings(candidate)]
+        known = self._known[candidate.of_any_size]
         start = 1 + max((place for place, size in enumerate(sizes) if (size, 1, False) in known), default=-1)
         while start < len(sizes):
             middle = (start + len(sizes) - 1) // 2 if start else 0
@@ -391,10 +394,46 @@ def space_of(job: PlanJob) -> Space:
     return Space(job.workload.global_batch_size, has_nvme=job.limits.has_nvme, parallel=fixed, sequences=tuple(sizes))
 
 
+def search_or_remember(job: PlanJob, evaluator: Evaluator, progress: Callable[[str], None]) -> SearchResult:
+    """The result of :func:`search`; that of an earlier run if at most prices, limits and the goal differ."""
+    offers = {repr(replace(one, usd_per_gpu_hour=0.0)): one for one in job.offers}
+    key = ["search", evaluator.cache_key, repr(space_of(job)), list(offers)]
+    found: Any = remembered(key)
+    with suppress(TypeError, KeyError, ValueError):  # none, or no result
+        parts = [OfferResult(offers[words], *_read(offers[words], saved)) for words, saved in found["offers"]]
+        return SearchResult(parts, [offers[words] for words in found["undivided"]])
+    result = search(job, evaluator, progress=progress)
+    if result.is_complete:
+        names = {one: words for words, one in offers.items()}
+        saved = [(names[one.offer], _written(one)) for one in result.offers]
+        remember(key, {"offers": saved, "undivided": [names[one] for one in result.undivided]})
+    return result
+
+
+def _written(result: OfferResult) -> list[Any]:
+    """What is found for an offer, as JSON; of the misses the nearest, which alone is reported."""
+    found = (result.fits, result.tight)
+    miss = result.nearest_miss
+    return [
+        *(one and (asdict(one.candidate), astuple(one.need), astuple(one.time), one.fit) for one in found),
+        miss and (asdict(miss.candidate), astuple(miss.need)),
+    ]
+
+
+def _read(offer: Offer, saved: list[Any]) -> tuple[Configuration | None, Configuration | None, list[Miss]]:
+    """What :func:`_written` wrote."""
+    *found, miss = saved
+    fits, tight = (
+        one and Configuration(offer, candidate_of(one[0]), Need(*one[1]), StepTime(*one[2]), one[3]) for one in found
+    )
+    return fits, tight, [Miss(offer, candidate_of(miss[0]), Need(*miss[1]))] if miss else []
+
+
 def search(job: PlanJob, costs: Costs, *, progress: Callable[[str], None] = lambda words: None) -> SearchResult:
     """Find the best settings of each offer; an interrupt (Ctrl-C) returns what was found so far."""
     space = space_of(job)
     fitting, result = Fitting(costs, space), SearchResult()
+    gc.disable()  # it would look at the many results again and again, of which none is in a cycle
     try:
         # What does not fit a large card does not fit a small one, which then needs no seconds.
         for offer in sorted(job.offers, key=lambda one: (one.num_gpus, -one.gpu.memory_bytes)):
@@ -405,11 +444,9 @@ def search(job: PlanJob, costs: Costs, *, progress: Callable[[str], None] = lamb
             result.offers.append(best_of_offer(offer, space, costs, fitting))
     except KeyboardInterrupt:
         result.is_complete = False
+    finally:
+        gc.enable()
     return result
-
-
-def _settings(candidate: Candidate) -> Candidate:
-    return replace(candidate, micro_batch_size=0, gradient_accumulation_steps=0, precision="bf16")
 
 
 def _sizes(candidate: Candidate) -> tuple[int, int, bool]:

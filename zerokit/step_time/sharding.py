@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from math import ceil
 from operator import add
 
-from zerokit.hardware.costs.card_costs import CardCosts
+from zerokit.hardware.costs.card_costs import CardCosts, Copy
 from zerokit.memory.model_states import ceil_div
 from zerokit.memory.settings import Settings
 from zerokit.step_time.layers import host_seconds, moving_seconds
@@ -18,7 +19,7 @@ _BYTES_OF_STEP = (54, 54, 54, 62)
 _NOTHING = 0.0, 0.0, 0.0, 0.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Module:
     """The parameters of a layer, or of what is outside the layers."""
 
@@ -49,24 +50,16 @@ class Sharding:
         """Of the ranks that share states: how many in each node, and nodes."""
         self.trained = sum(self.outside.trained) + layers * sum(self.layer.trained)
         self.tensors = len(self.outside.trained) + layers * len(self.layer.trained)
+        # All layers ask for the same.
+        self.host_seconds = cache(partial(host_seconds, costs))
+        self.moved = cache(partial(moving_seconds, costs))
+        self.copy = cache(partial(_copy_seconds, costs))
         self._pending = _NOTHING
-        self._moved: dict[tuple[float, float], float] = {}
         self._reductions = {module: self._buckets(module) for module in modules}
-
-    def host_seconds(self, name: str) -> float:
-        """CPU seconds of an event, by its microseconds in `kernels.json`."""
-        return host_seconds(self.costs, name)
 
     def collective(self, kind: str, num_bytes: float) -> float:
         """Seconds of a collective of the ranks that share states."""
         return self.costs.collective(kind, round(num_bytes), *self.place)  # type: ignore[arg-type]
-
-    def moved(self, num_bytes: float, kernels: float = 1) -> float:
-        """Seconds of kernels that read and write so many bytes in all."""
-        key = num_bytes, kernels
-        if key not in self._moved:
-            self._moved[key] = moving_seconds(self.costs, num_bytes, kernels)
-        return self._moved[key]
 
     # ---- stage 3: parameters
 
@@ -121,11 +114,6 @@ class Sharding:
         kept = max(self.settings.max_reuse_distance - 2 * head, 0) / walks / max(sum(self.layer.gathered), 1)
         return ceil(kept) if moe else kept  # experts are used together, with nothing between
 
-    def copy(self, kind: str, num_bytes: float, *, pinned: bool = True) -> float:
-        """Seconds of a copy, while the node's other ranks do the same."""
-        local = self.costs.cluster.local_ranks
-        return self.costs.copy(kind, round(num_bytes), pinned, local)  # type: ignore[arg-type]
-
     # ---- gradients
 
     def _buckets(self, module: Module) -> tuple[float, float, float, float]:
@@ -163,9 +151,9 @@ class Sharding:
             seconds of collectives that run while the backward pass goes on.
         """
         settings, g = self.settings, self.settings.parameter_bytes
-        elements, tensors = share * sum(module.trained), share * len(module.trained)
-        if not elements or settings.stage == 0 or (settings.stage == 1 and not boundary):
+        if not share or not module.trained or settings.stage == 0 or (settings.stage == 1 and not boundary):
             return 0.0
+        elements, tensors = share * sum(module.trained), share * len(module.trained)
         seconds, count, largest, newest = self._reductions[module]
         seconds, count = share * seconds, share * count
         bytes_moved = elements * 2 * g * (3 + 1 / self.ranks)
@@ -217,7 +205,7 @@ class Sharding:
     def _offload_shards(self, streams: Streams, elements: float, tensors: float, *, boundary: bool) -> None:
         """Stage 3 keeps gradients on the host, reads them back, and writes them in fp32 at last: partition_grads."""
         pinned, size = self.settings.pin_optimizer, elements / max(tensors, 1.0)
-        copies = sum(self.copy(way, 2 * size, pinned=pinned) for way in ("d2h", "h2d"))
+        copies = self.copy("d2h", 2 * size, pinned=pinned) + self.copy("h2d", 2 * size, pinned=pinned)
         host = self.host_seconds("gradient_shard")
         if boundary:
             copies += self.copy("d2h", 4 * size, pinned=pinned)
@@ -308,11 +296,16 @@ class Sharding:
         streams.on_host(costs.cpu_adam(round(own), threads=self.host_threads))
         cast = costs.on_host(6 * own, self.host_threads)
         streams.host += cast
-        streams.count("copy" if settings.stage == 3 else "host_optimizer", cast)
+        streams.busy["copy" if settings.stage == 3 else "host_optimizer"] += cast
         if settings.offload_param == "none":
             pinned = settings.stage < 3 and settings.pin_optimizer
             streams.exposed("copy", self.copy("h2d", settings.parameter_bytes * own, pinned=pinned))
             streams.wait()
+
+
+def _copy_seconds(costs: CardCosts, kind: Copy, num_bytes: float, *, pinned: bool = True) -> float:
+    """Seconds of a copy, while the node's other ranks do the same."""
+    return costs.copy(kind, round(num_bytes), pinned, costs.cluster.local_ranks)
 
 
 def _groups(sizes: Sequence[int], bucket: int) -> Iterable[int]:

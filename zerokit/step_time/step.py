@@ -195,7 +195,7 @@ class _Step:
     def _gather(self, streams: Streams, seconds: float, copies: float, prefetched: float = 0.0) -> None:
         if copies:
             streams.host = max(streams.host, streams.gathering) + copies
-            streams.count("copy", copies)
+            streams.busy["copy"] += copies
         if seconds:  # the host waits for earlier gathers: max_ongoing_fetch_events
             begin = max(streams.gathering, streams.prefetching) + prefetched * seconds
             streams.host = max(streams.host, streams.gathering)

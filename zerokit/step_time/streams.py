@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from operator import add
 
 from zerokit.hardware.costs.known import Class
@@ -21,7 +23,7 @@ class Work:
     attention: float = 0.0
     memory_bound: float = 0.0
 
-    @property
+    @cached_property
     def device(self) -> float:
         """Seconds on the device."""
         return self.matmul + self.attention + self.memory_bound
@@ -54,13 +56,13 @@ class Streams:
     """When the stream of gradient reduction is done."""
     copying: float = 0.0
     """When the inputs of checkpointed layers are in host memory."""
-    busy: dict[Class, float] = field(default_factory=dict)
+    busy: defaultdict[Class, float] = field(default_factory=lambda: defaultdict(float))
     """Seconds on the compute stream, or for which it waited, by kind of work."""
 
     @property
     def now(self) -> Streams:
         """A copy."""
-        return replace(self, busy=dict(self.busy))
+        return replace(self, busy=self.busy.copy())
 
     def repeat(self, before: Streams, times: int) -> None:
         """Go on `times` as long as since `before`."""
@@ -71,25 +73,21 @@ class Streams:
         self.reducing += times * (self.reducing - before.reducing)
         self.copying += times * (self.copying - before.copying)
         for kind, seconds in self.busy.items():
-            self.busy[kind] += times * (seconds - before.busy.get(kind, 0.0))
-
-    def count(self, kind: Class, seconds: float) -> None:
-        """Add to `busy`."""
-        self.busy[kind] = self.busy.get(kind, 0.0) + seconds
+            self.busy[kind] += times * (seconds - before.busy[kind])
 
     def run(self, work: Work, *, beside: float = 0.0) -> None:
         """Run kernels; `beside`: seconds of collectives on other streams meanwhile."""
         device = work.device
         slower = min(self.slowdown - 1, beside * (1 - 1 / self.slowdown) / device) if device else 0.0
-        device *= 1 + slower
-        kernels = max(work.kernels, 1.0)
-        begin = self.host
+        factor = 1 + slower
+        device *= factor
+        kernels, busy = max(work.kernels, 1.0), self.busy
+        launched = self.host + work.host / kernels
         self.host += work.host
-        launched = begin + work.host / kernels
         self.device = max(self.device + device, launched + device, self.host + device / kernels)
-        self.count("matmul", work.matmul * (1 + slower))
-        self.count("attention", work.attention * (1 + slower))
-        self.count("memory_bound", work.memory_bound * (1 + slower))
+        busy["matmul"] += work.matmul * factor
+        busy["attention"] += work.attention * factor
+        busy["memory_bound"] += work.memory_bound * factor
 
     def wait(self) -> None:
         """The host waits for the compute stream."""
@@ -105,16 +103,16 @@ class Streams:
         """The compute stream waits for work of another stream."""
         waited = time - max(self.device, self.host)
         if waited > 0:
-            self.count(kind, waited)
+            self.busy[kind] += waited
         self.device = max(self.device, time)
 
     def exposed(self, kind: Class, seconds: float, host: float = 0.0) -> None:
         """Work on the compute stream that is no kernel: a collective or a copy."""
         self.host += host
         self.device = max(self.device, self.host) + seconds
-        self.count(kind, seconds)
+        self.busy[kind] += seconds
 
     def on_host(self, seconds: float) -> None:
         """CPU work on tensors, such as the optimizer's."""
         self.host += seconds
-        self.count("host_optimizer", seconds)
+        self.busy["host_optimizer"] += seconds

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Literal
 
 from zerokit.errors import ZerokitError
@@ -79,7 +80,7 @@ class CardCosts(KernelCosts):
         if ranks_in_node * nodes <= 1:
             # A group of one copies between its buffers, or does nothing.
             return 0.0 if kind in ("all_reduce", "broadcast", "send_recv") else self.copy("d2d", num_bytes)
-        return max(self._fabric.seconds(kind, num_bytes, ranks_in_node, nodes), self._kernel_seconds)
+        return max(self._collective_seconds(kind, num_bytes, ranks_in_node, nodes), self._kernel_seconds)
 
     # On the host
 
@@ -213,6 +214,10 @@ class CardCosts(KernelCosts):
     @cached_property
     def _fabric(self) -> Fabric:
         return fabric(self.cluster, self.figures)
+
+    @cached_property
+    def _collective_seconds(self) -> Callable[[Collective, int, int, int], float]:
+        return cache(self._fabric.seconds)
 
     @property
     def _host_link_gb_s(self) -> float:
