@@ -78,7 +78,7 @@ def generate(group: RankGroup, options: Options, stream: IO[str]) -> int:
     from zerokit.distributed.extensions import compile_extensions
     from zerokit.distributed.nvme import locked_swap_folders
 
-    if job.engine.zero_stage == 3 or job.mode == "tensor":
+    if job.engine.zero_stage == 3 or job.engine.mode == "tensor":
         compile_extensions(group, cpu_optimizer=None)
     zero = job.engine.ds_config["zero_optimization"]
     with locked_swap_folders(group, zero, lambda path: f"--ds-config ({dotted(path)})"):
@@ -103,11 +103,11 @@ def _run(group: RankGroup, job: Job) -> None:
     if writer is not None and group.ranks.is_main:
         seconds = time.monotonic() - loaded
         # A rehearsed rank has its own completions alone, and other ranks make as many.
-        is_whole = group.policy.has_all_ranks or job.mode == "tensor"
+        is_whole = group.policy.has_all_ranks or job.engine.mode == "tensor"
         num_tokens = writer.num_tokens * (1 if is_whole else group.ranks.world_size)
         console.note(
             f"zerokit: {writer.summary()}, {quantity(num_tokens, 'token')}, "
-            f"{num_tokens / seconds:.1f} tokens/s, mode {job.mode}, {seconds:.1f} seconds "
+            f"{num_tokens / seconds:.1f} tokens/s, mode {job.engine.mode}, {seconds:.1f} seconds "
             f"(after {loaded - started:.1f} to load the model)"
             + ("" if group.policy.has_values else ". Weights are made up: completions are not printed")
         )
@@ -127,11 +127,6 @@ class Job:
     """Prompts that cannot be used."""
     writer: Writer | None
     """On rank 0; in a rehearsal on each rank."""
-
-    @property
-    def mode(self) -> str:
-        """The mode by name."""
-        return self.engine.mode
 
 
 def prepare(group: RankGroup, options: Options, stream: IO[str]) -> Job:
@@ -201,7 +196,7 @@ def decode(group: RankGroup, job: Job, generator: Generator, writer: Writer | No
     cut = CompletionCutter(job.model.tokenizer, job.sampling)
     store = group.store()
     num_ranks = group.ranks.world_size if group.policy.has_all_ranks else 1
-    is_divided = job.mode == "tensor"  # all ranks decode the same requests
+    is_divided = job.engine.mode == "tensor"  # all ranks decode the same requests
     shared = SharedQueue(job.requests, store, 1 if is_divided else num_ranks)
     queue: Queue = shared
     if is_divided:
@@ -220,7 +215,7 @@ def decode(group: RankGroup, job: Job, generator: Generator, writer: Writer | No
     options, errors = job.options, list[ZerokitError]()
     batch_size = job.engine.batch_size or options.batch_size
     try:
-        with group.work.step(), collect_errors(errors):
+        with group.work.step(in_lockstep=job.engine.is_synced), collect_errors(errors):
             generator.run(queue, done, Decoding(job.sampling, options.seed, batch_size, options.max_batch_tokens))
     finally:  # else the collector would wait for ever, in a process that goes on
         if errors:
@@ -282,8 +277,7 @@ def is_finished(options: Options, *, note: bool = True) -> bool:
     output = options.output
     if output is None or not options.resume or options.force or not output.is_file():
         return False
-    partial = partial_path(output)
-    if partial is None or os.path.lexists(partial):
+    if os.path.lexists(partial_path(output) or ""):
         return False
     if note:
         console.note(f"zerokit: {printable(output)} is finished: nothing to resume. --force generates again")
