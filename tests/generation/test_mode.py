@@ -82,7 +82,7 @@ def test_quantized_models_are_never_divided(model: ModelFiles, engine: Engine) -
 
 def test_tensor_parallelism_needs_a_plan_also_where_memory_is_not_known(model: ModelFiles, engine: Engine) -> None:
     bloom = replace(model, config=BloomConfig(n_layer=1, n_head=2, hidden_size=4))
-    with pytest.raises(ConfigError, match="--mode: tensor is not possible: .* does not go with bloom"):
+    with pytest.raises(ConfigError, match=r"--mode: tensor is not possible: .* does not go with bloom"):
         choose_mode(TwoRanks(0), engine, bloom, options(mode="tensor"), WORK)
     assert choose_mode(TwoRanks(0), engine, bloom, options(mode="sharded"), WORK).mode == "sharded"
 

@@ -107,8 +107,7 @@ class StuckWatch:
         self._one_batch = 0
         self._number = 0
         self._used = (0.0, 0)
-        self._used_by_all = 0.0
-        """CPU seconds of this launcher's processes."""
+        self._cpu_of_all = 0.0
         self._are_all_idle = False
         faulthandler.register(_show_stack(), file=2)
 
@@ -122,8 +121,8 @@ class StuckWatch:
         seen = self._stopped
         self._stopped = {}
         stats = {pid: stat for pid in children_of(os.getppid()) if (stat := stat_of(pid)) is not None}
-        before, self._used_by_all = self._used_by_all, sum(stat.cpu_seconds for stat in stats.values())
-        idle = abs(self._used_by_all - before) < _IDLE_SHARE * POLL_SECONDS * len(stats)
+        before, self._cpu_of_all = self._cpu_of_all, sum(stat.cpu_seconds for stat in stats.values())
+        idle = abs(self._cpu_of_all - before) < _IDLE_SHARE * POLL_SECONDS * len(stats)
         are_all_here = self._ranks.local_world_size == self._ranks.world_size
         self._are_all_idle = are_all_here and idle and not any(stat.state in "DT" for stat in stats.values())
         for pid, stat in stats.items():

@@ -71,7 +71,7 @@ def generate(group: RankGroup, options: Options, stream: IO[str]) -> int:
         share_threads(group.ranks)
     set_up_libraries(group.ranks)
     group.together(lambda: check_launch(group.ranks))
-    if options.resume and group.from_main(lambda: is_finished(options, note=group.ranks.is_main)):
+    if options.resume and group.from_main(lambda: is_finished(options)):
         return 0
     job = prepare(group, options, stream)
 
@@ -272,15 +272,14 @@ class Writer:
         return quantity(len(self._prompts.values), "prompt") + (f" ({notes})" if notes else "")
 
 
-def is_finished(options: Options, *, note: bool = True) -> bool:
-    """Whether the run to resume has written all its results; a line tells so (`note`)."""
+def is_finished(options: Options) -> bool:
+    """Whether the run to resume has written all its results; a yes is printed."""
     output = options.output
     if output is None or not options.resume or options.force or not output.is_file():
         return False
     if os.path.lexists(partial_path(output) or ""):
         return False
-    if note:
-        console.note(f"zerokit: {printable(output)} is finished: nothing to resume. --force generates again")
+    console.note(f"zerokit: {printable(output)} is finished: nothing to resume. --force generates again")
     return True
 
 

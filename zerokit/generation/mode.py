@@ -76,7 +76,7 @@ def choose_mode(group: RankGroup, engine: Engine, model: ModelFiles, options: Op
         divided = DividedModel(text.model_type, heads, getattr(text, "num_key_value_heads", None) or heads)
         misfit = parallelism_misfit(Parallelism(tensor=group.ranks.world_size), model=divided)
         if modes == ["tensor"] and misfit is not None:
-            raise _impossible(options, misfit.message)
+            raise ConfigError(f"tensor is not possible: {misfit.message}", where="--mode", hint="Use --mode auto")
         return engine.in_mode("replicated" if "replicated" in modes else modes[0])
     card = None if free.card is None else gpu_of_torch(free.card)
     cluster = Cluster(group.ranks.world_size, group.ranks.local_world_size, card, host)
@@ -105,7 +105,7 @@ def choose_mode(group: RankGroup, engine: Engine, model: ModelFiles, options: Op
     )
     best = judged[0]
     if options.mode != "auto" and best.memory is None:
-        raise _impossible(options, best.reason)
+        raise ConfigError(f"{options.mode} is not possible: {best.reason}", where="--mode", hint="Use --mode auto")
     if best.reason:  # nothing certainly fits: what needs least
         best = min((one for one in judged if one.memory), key=lambda one: one.memory.peak, default=best)  # type: ignore[union-attr]
     if group.ranks.is_main:
@@ -113,10 +113,6 @@ def choose_mode(group: RankGroup, engine: Engine, model: ModelFiles, options: Op
     batch = options.batch_size if best.run.batch_size == run.batch_size else best.run.batch_size
     folder = (options.output or Path("x")).absolute().parent / _SWAP if best.run.nvme else None
     return engine.in_mode(best.run.mode, batch_size=batch, nvme_path=folder, is_gpu=free.card is not None)
-
-
-def _impossible(options: Options, reason: str) -> ConfigError:
-    return ConfigError(f"{options.mode} is not possible: {reason}", where="--mode", hint="Use --mode auto")
 
 
 def describe(best: Candidate, judged: Sequence[Candidate], device_bytes: int) -> str:
