@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,7 @@ def test_all_mistakes_are_told_at_once(look: Callable[[Options], object], tmp_pa
 
 def test_a_run_is_finished_that_left_its_output_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, partial = tmp_path / "out.jsonl", tmp_path / "out.jsonl.partial"
-    asked = {"model": "m", "texts": ("a",), "output": out}
+    asked: dict[str, Any] = {"model": "m", "texts": ("a",), "output": out}
     partial.touch()
     assert not is_finished(Options(**asked, resume=True))
     out.touch()

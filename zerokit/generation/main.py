@@ -59,7 +59,7 @@ def main(options: Options, *, stuck_after: float) -> int:
     failed: list[int] = []
     with claim_stdout() as results:
         # A rehearsal makes weights up.
-        stream = results if RunPolicy.current().has_values else io.StringIO()
+        stream: IO[str] = results if RunPolicy.current().has_values else io.StringIO()
         code = run_on_all_ranks(lambda group: failed.append(generate(group, options, stream)), stuck_after=stuck_after)
     return code or int(any(failed))
 

@@ -200,7 +200,8 @@ def make_model(family: str, place: Path) -> Any:
         config.decoder_start_token_id = 0
     model = (AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM).from_config(config).eval()
     for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.3) if parameter.dim() > 1 else None
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.3)
     if "LoRA" not in family:
         model.save_pretrained(place)
         return model
