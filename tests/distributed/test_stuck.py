@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -119,6 +120,40 @@ def test_a_rank_that_does_nothing_in_user_code_is_named_with_its_call(
 def test_a_rank_that_waits_for_others_is_left_alone(doing: Any, work: Work) -> None:
     with work.step():
         assert not look(work, doing, 40)
+
+
+@pytest.mark.parametrize(
+    ("other", "share", "ranks", "ends"),
+    [
+        ("S", 0.0, SECOND_OF_TWO, True),
+        ("S", 0.2, SECOND_OF_TWO, False),
+        ("D", 0.0, SECOND_OF_TWO, False),
+        ("S", 0.0, Ranks(1, 4, 1, 2), False),
+    ],
+    ids=["all wait", "another computes", "another reads", "others are on another node"],
+)
+def test_ranks_that_generate_together_and_all_wait_are_ended(
+    other: str,
+    share: float,
+    ranks: Ranks,
+    ends: bool,
+    work: Work,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    used = itertools.count(0.0, share * stuck.POLL_SECONDS)
+    monkeypatch.setattr(stuck, "children_of", lambda _: [7, 8])
+    monkeypatch.setattr(stuck, "stat_of", lambda _: Stat(other, 1, "0", next(used)))
+    monkeypatch.setattr(stuck, "descendants", lambda _: [])
+    waits = library("torch.distributed.distributed_c10d")
+    with work.step(in_lockstep=True):
+        assert look(work, waits, 40, ranks) == ends
+    if ends:
+        said = capsys.readouterr().err.splitlines()[0]
+        assert said.startswith("zerokit: error: rank 1: is stuck: no rank has done anything for 5 s, in 'call' (/env/")
+        assert "others" not in said
+    with work.step():
+        assert not look(work, waits, 40, ranks)
 
 
 @pytest.mark.parametrize("part", ["step", "batch"])

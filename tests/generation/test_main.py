@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from zerokit.distributed.ranks import read_ranks
 from zerokit.errors import ZerokitError
-from zerokit.generation.main import check_before_start, check_options
+from zerokit.generation.main import check_before_start, check_options, is_finished
 from zerokit.generation.options import Options
 
 
@@ -34,3 +35,18 @@ def test_all_mistakes_are_told_at_once(look: Callable[[Options], object], tmp_pa
         "ds.json",
     ]
     assert not any("\n" in line for line in told)
+
+
+def test_a_run_is_finished_that_left_its_output_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, partial = tmp_path / "out.jsonl", tmp_path / "out.jsonl.partial"
+    asked: dict[str, Any] = {"model": "m", "texts": ("a",), "output": out}
+    partial.touch()
+    assert not is_finished(Options(**asked, resume=True))
+    out.touch()
+    assert not is_finished(Options(**asked, resume=True))
+    partial.unlink()
+    assert not is_finished(Options(**asked))
+    assert not is_finished(Options(**asked, resume=True, force=True))
+    assert capsys.readouterr().err == ""
+    assert is_finished(Options(**asked, resume=True))
+    assert "is finished: nothing to resume. --force generates again" in capsys.readouterr().err

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import BloomConfig
 
 from zerokit.distributed.group import RankGroup
 from zerokit.distributed.ranks import Ranks
@@ -77,6 +78,13 @@ def test_a_card_that_is_too_small_gets_offloaded_weights_and_all_sequences(
 def test_quantized_models_are_never_divided(model: ModelFiles, engine: Engine) -> None:
     quantized = replace(model, num_parameters=None)
     assert choose_mode(TwoRanks(0), engine, quantized, options(), WORK).mode == "replicated"
+
+
+def test_tensor_parallelism_needs_a_plan_also_where_memory_is_not_known(model: ModelFiles, engine: Engine) -> None:
+    bloom = replace(model, config=BloomConfig(n_layer=1, n_head=2, hidden_size=4))
+    with pytest.raises(ConfigError, match=r"--mode: tensor is not possible: .* does not go with bloom"):
+        choose_mode(TwoRanks(0), engine, bloom, options(mode="tensor"), WORK)
+    assert choose_mode(TwoRanks(0), engine, bloom, options(mode="sharded"), WORK).mode == "sharded"
 
 
 @pytest.mark.parametrize(("tokens", "rows"), [(None, 8), (32 * 15, 15), (9, 1), (10**6, 20)])

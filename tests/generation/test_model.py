@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from zerokit.errors import ModelError
-from zerokit.generation.model import ModelFiles, find_model, read_model
+from zerokit.generation.model import ModelFiles, find_model, load_model, read_model
 from zerokit.generation.options import Options
 
 
@@ -64,3 +64,23 @@ def test_what_is_wrong_is_named(
         read_model(folder, options(folder))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.torch
+def test_a_merged_adapter_is_a_plain_model_with_the_same_scores(model_folder: Path, tmp_path: Path) -> None:
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    plain = AutoModelForCausalLM.from_pretrained(model_folder)
+    config = LoraConfig(r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
+    get_peft_model(plain, config).save_pretrained(tmp_path)
+    files = read_model(model_folder, options(tmp_path))
+    layers, merged = (
+        load_model(files, torch.float32, trust_remote_code=False, merges=is_so) for is_so in (False, True)
+    )
+    assert any("lora" in name for name, _ in layers.named_modules())
+    assert not any("lora" in name for name, _ in merged.named_modules())
+    ids = torch.arange(2, 30)[None]
+    torch.testing.assert_close(merged(ids).logits, layers(ids).logits)
+    assert not torch.allclose(merged(ids).logits, AutoModelForCausalLM.from_pretrained(model_folder)(ids).logits)

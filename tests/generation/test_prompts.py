@@ -10,6 +10,7 @@ from tests.data.formats import OF_TEXTS
 from zerokit.errors import ConfigError, DataError
 from zerokit.generation.model import ModelFiles
 from zerokit.generation.options import Options
+from zerokit.generation.output import failed_record
 from zerokit.generation.prompts import Prompt, Prompts, load_prompts, read_template, refuse_all, tokenize
 
 CHAT = [{"role": "user", "content": "Hi"}]
@@ -99,6 +100,11 @@ def test_a_row_that_is_no_prompt_stops_no_other(tmp_path: Path) -> None:
     prompts = load_prompts(Options(model="m", prompts=str(file)))
     assert prompts.values == ["a", 3, CHAT]
     assert [*prompts.errors] == [1]
+    assert failed_record(1, prompts, prompts.errors[1])["prompt"] == 3
+    chats = load_prompts(Options(model="m", prompts=str(write(tmp_path / "c.jsonl", {"messages": "Hi"}))))
+    assert failed_record(0, chats, chats.errors[0])["messages"] == "Hi"
+    texts = load_prompts(Options(model="m", prompts=str(write(tmp_path / "t.jsonl", {"text": ["Hi"]}))))
+    assert failed_record(0, texts, texts.errors[0])["prompt"] == ["Hi"]
     with pytest.raises(DataError, match=r"q\.jsonl:1, prompt 0: expected .*, and no other of 2 prompts can be used"):
         load(write(tmp_path / "q.jsonl", {"prompt": 3}, {"prompt": None}))
 

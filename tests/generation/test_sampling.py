@@ -120,11 +120,17 @@ def test_a_padding_token_that_the_model_lacks(model: ModelFiles) -> None:
         ("--cache_implementation fast", "--cache_implementation: transformers refuses it"),
     ],
 )
-def test_what_transformers_would_find_while_decoding(words: str, message: str, model: ModelFiles) -> None:
+def test_what_transformers_would_find_while_decoding(
+    words: str, message: str, model: ModelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sampling = parse_sampling(words.split())
     with pytest.raises(ConfigError) as caught:
         try_sampling(sampling, settle_sampling(sampling, model), model)
     assert str(caught.value).startswith(message)
+    if "no effect" in message:  # about which transformers would warn
+        monkeypatch.setattr("transformers.GenerationConfig.from_dict", lambda *_: pytest.fail("a warning"))
+        with pytest.raises(ConfigError, match="no effect"):
+            settle_sampling(sampling, model)
 
 
 @pytest.mark.parametrize(

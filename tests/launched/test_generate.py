@@ -131,16 +131,29 @@ def test_uneven_prompts_equal_plain_transformers(
     assert run.stderr.count("zerokit: 5 prompts, ") == 1
 
 
+def make_adapter(model: Path, folder: Path) -> Path:
+    """A LoRA adapter of layers that tensor parallelism divides by columns and by rows."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    plain = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    config = LoraConfig(r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
+    get_peft_model(plain, config).save_pretrained(folder / "adapter")
+    return folder / "adapter"
+
+
 @pytest.mark.parametrize("mode", ["tensor", "offloaded"])
 def test_divided_and_offloaded_weights_equal_plain_transformers(
     mode: str, model: Path, readable: list[int], ends: list[int], tmp_path: Path
 ) -> None:
     (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS), encoding="utf-8")
-    words = [SCRIPT, "--model", model, "--prompts", "prompts.txt", "-o", "out.jsonl", "--mode", mode]
+    adapter = make_adapter(model, tmp_path) if mode == "tensor" else None
+    words = [SCRIPT, "--model", adapter or model, "--prompts", "prompts.txt", "-o", "out.jsonl", "--mode", mode]
     run = launch([*words, *sampling(readable, ends)], ranks=2, launcher="torchrun", cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     records = read_lines((tmp_path / "out.jsonl").read_text(encoding="utf-8"))
-    assert outcome(records) == outcome(reference(model, readable, ends))
+    assert outcome(records) == outcome(reference(model, readable, ends, adapter=adapter))
     assert f"mode {mode}, " in run.stderr
 
 
@@ -272,13 +285,7 @@ def test_a_run_that_was_stopped_continues_in_another_mode(
     model: Path, readable: list[int], ends: list[int], tmp_path: Path
 ) -> None:
     """With an adapter, and a prompt that cannot be used. Then an error of one rank ends both."""
-    import torch
-    from peft import LoraConfig, get_peft_model
-    from transformers import AutoModelForCausalLM
-
-    plain = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
-    adapted = get_peft_model(plain, LoraConfig(r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=False))
-    adapted.save_pretrained(tmp_path / "adapter")
+    make_adapter(model, tmp_path)
     rows: list[dict[str, str | None]] = [{"q": prompt} for prompt in PROMPTS]
     rows.insert(2, {"q": None})
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")

@@ -131,8 +131,8 @@ def start_ranks(
     from zerokit.extras import require
 
     require("train", where=f"zerokit {command}")
-    # Results may go to stdout, where the launcher would add its own lines.
-    quiet = ["--quiet"] if command != "train" else []
+    # Results may go to stdout, where the launcher would add its own lines, also one after each error of a rank.
+    quiet = ["--log_level", "critical"] if command != "train" else []
     module = [*quiet, "--module", f"zerokit.{command}"]
 
     def launcher(*more: str) -> list[str]:

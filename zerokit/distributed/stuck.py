@@ -1,13 +1,14 @@
 """Finds, names and ends a rank that is stuck: the others would wait for it for half an hour.
 
-Slow is not stuck, and only time can distinguish them. So a rank is stuck only by one of three signs, each for
+Slow is not stuck, and only time can distinguish them. So a rank is stuck only by one of four signs, each for
 as long as the user allows:
 
 - a signal stopped it, as the other ranks of its node see;
 - it does nothing inside a step (no CPU, no file, no busy child), in code that is not installed: libraries
   may wait for other ranks, devices and networks;
 - it has been loading one batch for that long, and 20 times longer than the slowest before, without reading
-  disks.
+  disks;
+- while ranks generate together, all of them do nothing, wherever they wait, and are on this node.
 
 A rank that is alone waits for no other, so without a GPU it is stuck also where a library waits, and while it
 loads its first batch. Where the system does not count what processes do, only the first sign works.
@@ -61,16 +62,16 @@ class Work:
     def __init__(self) -> None:
         self.number = 0
         """Parts begun."""
-        self.is_step = False
+        self.is_step = self.is_in_lockstep = False
         self.is_batch = False
         self.slowest_batch: float | None = None
         """Seconds; None before the first."""
 
     @contextmanager
-    def step(self) -> Iterator[None]:
-        """Forward, backward and the optimizer's step, or generation of a batch."""
+    def step(self, *, in_lockstep: bool = False) -> Iterator[None]:
+        """Forward, backward and the optimizer's step, or generation, with each pass of all ranks (`in_lockstep`)."""
         self.number += 1
-        self.is_step = True
+        self.is_step, self.is_in_lockstep = True, in_lockstep
         try:
             yield
         finally:
@@ -106,6 +107,8 @@ class StuckWatch:
         self._one_batch = 0
         self._number = 0
         self._used = (0.0, 0)
+        self._cpu_of_all = 0.0
+        self._are_all_idle = False
         faulthandler.register(_show_stack(), file=2)
 
     def look(self) -> None:
@@ -117,9 +120,13 @@ class StuckWatch:
     def _look_at_others(self) -> None:
         seen = self._stopped
         self._stopped = {}
-        for pid in children_of(os.getppid()):
-            stat = stat_of(pid)
-            if stat is None or stat.state != "T":
+        stats = {pid: stat for pid in children_of(os.getppid()) if (stat := stat_of(pid)) is not None}
+        before, self._cpu_of_all = self._cpu_of_all, sum(stat.cpu_seconds for stat in stats.values())
+        idle = abs(self._cpu_of_all - before) < _IDLE_SHARE * POLL_SECONDS * len(stats)
+        are_all_here = self._ranks.local_world_size == self._ranks.world_size
+        self._are_all_idle = are_all_here and idle and not any(stat.state in "DT" for stat in stats.values())
+        for pid, stat in stats.items():
+            if stat.state != "T":
                 continue
             self._stopped[pid] = seen.get(pid, 0) + 1
             # One of those that see it is to speak.
@@ -150,12 +157,14 @@ class StuckWatch:
             return
         loads = work.is_batch and _has(frame, "torch.utils.data") and not _has(frame, "torch.distributed")
         idle, reads = activity
+        all_idle = self._are_all_idle and work.is_in_lockstep and not _uses_gpu()
         if not self._is_alone or _uses_gpu():
-            idle = idle and work.is_step and not _is_library(_caller(frame))
+            idle = idle and work.is_step and (all_idle or not _is_library(_caller(frame)))
         self._idle = self._idle + 1 if idle else 0
         self._one_batch = self._one_batch + 1 if loads and not reads else 0
         if self._idle >= self._most_looks:
-            self._end(frame, "it has done nothing", self._idle)
+            what = "no rank has done anything" if all_idle else "it has done nothing"
+            self._end(frame, what, self._idle, waiting=not all_idle)
         if work.slowest_batch is not None:
             slow = _SLOWER * work.slowest_batch / POLL_SECONDS
             if self._one_batch >= max(self._most_looks, slow):
@@ -179,11 +188,11 @@ class StuckWatch:
         used = abs(cpu - before[0])  # less, where a child has ended
         return used < _IDLE_SHARE * POLL_SECONDS and not reads, reads
 
-    def _end(self, frame: FrameType, what: str, looks: int) -> NoReturn:
+    def _end(self, frame: FrameType, what: str, looks: int, *, waiting: bool = True) -> NoReturn:
         at = traceback.extract_stack(_caller(frame), limit=1)[-1]
         call = f"'{at.line or at.name}' ({at.filename}:{at.lineno})"
         where = "the run" if self._is_alone else f"rank {self._ranks.rank}"
-        _report(where, f"{what} for {looks * POLL_SECONDS:.0f} s, in {call}", waiting=not self._is_alone)
+        _report(where, f"{what} for {looks * POLL_SECONDS:.0f} s, in {call}", waiting=waiting and not self._is_alone)
         sys.stderr.writelines(traceback.format_stack(frame))
         sys.stderr.flush()
         exit_now(1)

@@ -136,7 +136,7 @@ def complete(group: RankGroup, engine: Any, options: Options, tokenizer: Any) ->
     requests = group.share(requests_of(tokens, config.num_return_sequences))
     with gathered(engine, mode=options.mode):
         made = _decode(model, files, requests, config, seed=options.seed, batch_size=options.batch_size)
-    lines = [failed_record(index, prompts.values[index], error) for index, error in prompts.errors.items()]
+    lines = [failed_record(index, prompts, error) for index, error in prompts.errors.items()]
     for theirs in group.gather_objects(made):
         for index, completions in (theirs or {}).items():  # a rehearsal has not all ranks
             lines.append(record(index, prompts.values[index], len(tokens[index]), completions))
@@ -158,10 +158,10 @@ def _decode(
     """The completions of this rank's requests."""
     from transformers import GenerationConfig
 
-    from zerokit.generation.decoding import Decoder, Decoding
+    from zerokit.generation.decoding import Decoder, Decoding, without_adapter
 
     cut = CompletionCutter(files.tokenizer, config)
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    base = without_adapter(model)
     own, base.generation_config = base.generation_config, GenerationConfig()  # fills what `config` leaves open
     made: list[Decoded] = []
     try:

@@ -177,7 +177,7 @@ class Decoder:
                 work runs one token through the model, until no rank has any.
         """
         self.model, self.tokenizer, self.decoding = model, tokenizer, decoding
-        self.base = model.get_base_model() if hasattr(model, "get_base_model") else model
+        self.base = without_adapter(model)
         self.device, self.synced = device, synced
         # As `generate` does: it takes from the model what the config leaves open.
         self.config, _ = self.base._prepare_generation_config(decoding.config)
@@ -428,6 +428,11 @@ class Decoder:
         )
         made: list[list[int]] = sequences[:, self._prompt_width :].tolist()
         return made
+
+
+def without_adapter(model: Any) -> Any:
+    """The model of transformers in what peft has put around it."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def _is_continuous(model: Any, base: Any, config: GenerationConfig) -> bool:

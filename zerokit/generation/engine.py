@@ -104,4 +104,6 @@ class Generator:
 def _load_weights(files: ModelFiles, plan: Engine, trust_remote_code: bool) -> Any:
     import torch
 
-    return load_model(files, getattr(torch, plan.dtype), trust_remote_code=trust_remote_code)
+    # AutoTP would divide an adapter's layers by the names of those that they are in.
+    merges = plan.mode == "tensor"
+    return load_model(files, getattr(torch, plan.dtype), trust_remote_code=trust_remote_code, merges=merges)

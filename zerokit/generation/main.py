@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -31,11 +33,11 @@ from zerokit.generation.output import (
     check_output,
     claim_stdout,
     failed_record,
-    is_finished,
+    partial_path,
     record,
 )
 from zerokit.generation.prompts import STDIN, Prompts, load_prompts, refuse_all, tokenize
-from zerokit.generation.queues import Collector, SharedQueue, send
+from zerokit.generation.queues import Collector, SameForAll, SharedQueue, send
 from zerokit.generation.requests import Decoded, OwnRequests, Queue, Request, requests_of
 from zerokit.generation.sampling import REFUSED, Sampling, parse_sampling
 from zerokit.units import format_rate, quantity
@@ -56,9 +58,9 @@ def main(options: Options, *, stuck_after: float) -> int:
     """
     failed: list[int] = []
     with claim_stdout() as results:
-        code = run_on_all_ranks(
-            lambda group: failed.append(generate(group, options, results)), stuck_after=stuck_after
-        )
+        # A rehearsal makes weights up.
+        stream: IO[str] = results if RunPolicy.current().has_values else io.StringIO()
+        code = run_on_all_ranks(lambda group: failed.append(generate(group, options, stream)), stuck_after=stuck_after)
     return code or int(any(failed))
 
 
@@ -69,17 +71,14 @@ def generate(group: RankGroup, options: Options, stream: IO[str]) -> int:
         share_threads(group.ranks)
     set_up_libraries(group.ranks)
     group.together(lambda: check_launch(group.ranks))
-    output = options.output
-    if options.resume and output is not None and not options.force and group.from_main(lambda: is_finished(output)):
-        if group.ranks.is_main:
-            console.note(f"zerokit: {printable(output)} is finished: nothing to resume. --force generates again")
+    if options.resume and group.from_main(lambda: is_finished(options)):
         return 0
     job = prepare(group, options, stream)
 
     from zerokit.distributed.extensions import compile_extensions
     from zerokit.distributed.nvme import locked_swap_folders
 
-    if job.engine.zero_stage == 3 or job.mode == "tensor":
+    if job.engine.zero_stage == 3 or job.engine.mode == "tensor":
         compile_extensions(group, cpu_optimizer=None)
     zero = job.engine.ds_config["zero_optimization"]
     with locked_swap_folders(group, zero, lambda path: f"--ds-config ({dotted(path)})"):
@@ -104,12 +103,13 @@ def _run(group: RankGroup, job: Job) -> None:
     if writer is not None and group.ranks.is_main:
         seconds = time.monotonic() - loaded
         # A rehearsed rank has its own completions alone, and other ranks make as many.
-        is_whole = group.policy.has_all_ranks or job.mode == "tensor"
+        is_whole = group.policy.has_all_ranks or job.engine.mode == "tensor"
         num_tokens = writer.num_tokens * (1 if is_whole else group.ranks.world_size)
         console.note(
             f"zerokit: {writer.summary()}, {quantity(num_tokens, 'token')}, "
-            f"{num_tokens / seconds:.1f} tokens/s, mode {job.mode}, {seconds:.1f} seconds "
+            f"{num_tokens / seconds:.1f} tokens/s, mode {job.engine.mode}, {seconds:.1f} seconds "
             f"(after {loaded - started:.1f} to load the model)"
+            + ("" if group.policy.has_values else ". Weights are made up: completions are not printed")
         )
 
 
@@ -127,11 +127,6 @@ class Job:
     """Prompts that cannot be used."""
     writer: Writer | None
     """On rank 0; in a rehearsal on each rank."""
-
-    @property
-    def mode(self) -> str:
-        """The mode by name."""
-        return self.engine.mode
 
 
 def prepare(group: RankGroup, options: Options, stream: IO[str]) -> Job:
@@ -201,11 +196,13 @@ def decode(group: RankGroup, job: Job, generator: Generator, writer: Writer | No
     cut = CompletionCutter(job.model.tokenizer, job.sampling)
     store = group.store()
     num_ranks = group.ranks.world_size if group.policy.has_all_ranks else 1
-    shared = SharedQueue(job.requests, store, num_ranks)
-    is_divided = job.mode == "tensor"  # all ranks decode the same requests
+    is_divided = job.engine.mode == "tensor"  # all ranks decode the same requests
+    shared = SharedQueue(job.requests, store, 1 if is_divided else num_ranks)
     queue: Queue = shared
-    if is_divided or not group.policy.has_all_ranks:
-        queue = OwnRequests(job.requests if is_divided else group.share(job.requests))
+    if is_divided:
+        queue = SameForAll(shared, group)
+    elif not group.policy.has_all_ranks:
+        queue = OwnRequests(group.share(job.requests))
     collector = None if writer is None else Collector(store, num_ranks, writer.receive, shared.stop)
     if collector is not None:
         collector.start()
@@ -218,7 +215,7 @@ def decode(group: RankGroup, job: Job, generator: Generator, writer: Writer | No
     options, errors = job.options, list[ZerokitError]()
     batch_size = job.engine.batch_size or options.batch_size
     try:
-        with group.work.step(), collect_errors(errors):
+        with group.work.step(in_lockstep=job.engine.is_synced), collect_errors(errors):
             generator.run(queue, done, Decoding(job.sampling, options.seed, batch_size, options.max_batch_tokens))
     finally:  # else the collector would wait for ever, in a process that goes on
         if errors:
@@ -265,7 +262,7 @@ class Writer:
     def finish(self) -> None:
         """Write the records of prompts that cannot be used, and all in order. ZerokitError if that fails."""
         for index, error in self._prompts.errors.items():
-            self._results.add(failed_record(index, self._prompts.values[index], error))
+            self._results.add(failed_record(index, self._prompts, error))
         self._results.finish()
 
     def summary(self) -> str:
@@ -273,6 +270,17 @@ class Writer:
         parts = [(self._before, "done before"), (len(self._prompts.errors), "failed")]
         notes = ", ".join(f"{number} {what}" for number, what in parts if number)
         return quantity(len(self._prompts.values), "prompt") + (f" ({notes})" if notes else "")
+
+
+def is_finished(options: Options) -> bool:
+    """Whether the run to resume has written all its results; a yes is printed."""
+    output = options.output
+    if output is None or not options.resume or options.force or not output.is_file():
+        return False
+    if os.path.lexists(partial_path(output) or ""):
+        return False
+    console.note(f"zerokit: {printable(output)} is finished: nothing to resume. --force generates again")
+    return True
 
 
 def check_options(options: Options, ranks: Ranks) -> Sampling:

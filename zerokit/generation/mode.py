@@ -15,12 +15,13 @@ from zerokit.generation.ds_config import Engine
 from zerokit.generation.model import ModelFiles
 from zerokit.generation.options import Options
 from zerokit.generation.requests import Request, rows_at_once
-from zerokit.hardware.cluster import Cluster
+from zerokit.hardware.cluster import Cluster, Parallelism
 from zerokit.hardware.costs.card_costs import CardCosts
 from zerokit.hardware.gpus import gpu_of_torch
 from zerokit.hardware.host_memory import host_memory_bytes
 from zerokit.memory.generation import GenerationRun
 from zerokit.models import ModelShape, load_model_shape
+from zerokit.models.parallelism import DividedModel, parallelism_misfit
 from zerokit.step_time.generation import Candidate, judge_modes, modes_for, reasons, traffic_per_pass
 from zerokit.units import format_bytes, format_rate
 
@@ -70,6 +71,12 @@ def choose_mode(group: RankGroup, engine: Engine, model: ModelFiles, options: Op
     if options.mode == "auto" and free.card is None:  # the host is the device
         modes = [mode for mode in modes if mode != "offloaded"] or modes
     if (shape := _shape(model)) is None:  # quantized weights, which ZeRO-3 cannot partition, or no language model
+        text = model.config.get_text_config(decoder=True)
+        heads = getattr(text, "num_attention_heads", 0)
+        divided = DividedModel(text.model_type, heads, getattr(text, "num_key_value_heads", None) or heads)
+        misfit = parallelism_misfit(Parallelism(tensor=group.ranks.world_size), model=divided)
+        if modes == ["tensor"] and misfit is not None:
+            raise ConfigError(f"tensor is not possible: {misfit.message}", where="--mode", hint="Use --mode auto")
         return engine.in_mode("replicated" if "replicated" in modes else modes[0])
     card = None if free.card is None else gpu_of_torch(free.card)
     cluster = Cluster(group.ranks.world_size, group.ranks.local_world_size, card, host)

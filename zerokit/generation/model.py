@@ -104,8 +104,10 @@ def read_model(folder: Path, options: Options) -> ModelFiles:
     )
 
 
-def load_model(files: ModelFiles, dtype: torch.dtype, *, trust_remote_code: bool) -> Any:
-    """The model with its adapter, if any, in its layers; under ZeRO-3 all ranks load together.
+def load_model(files: ModelFiles, dtype: torch.dtype, *, trust_remote_code: bool, merges: bool = False) -> Any:
+    """The model with its adapter, if any, in its layers, or merged into its weights (`merges`).
+
+    Under ZeRO-3 all ranks load together.
 
     Raises:
         ModelError: weights are missing, or the adapter does not fit; the same on every rank.
@@ -119,6 +121,8 @@ def load_model(files: ModelFiles, dtype: torch.dtype, *, trust_remote_code: bool
 
     try:
         adapted = PeftModel.from_pretrained(model, str(files.adapter), autocast_adapter_dtype=False)
+        if merges:
+            return adapted.merge_and_unload()
     except (RuntimeError, ValueError, TypeError, KeyError) as error:  # each kind of adapter has its own
         message = f"peft cannot load it on '{files.folder}': {reason(error)}"
         raise ModelError(

@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any
 from zerokit.documents import printable, replace_nonfinite
 from zerokit.errors import DataError, ZerokitError, visible_json
 from zerokit.files import check_writable, explain_write_errors, new_file
-from zerokit.generation.prompts import Prompt
+from zerokit.generation.prompts import Prompt, Prompts
 from zerokit.generation.sampling import end_tokens
 from zerokit.staging import check_own_name, open_new
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 def check_output(path: Path | None, *, force: bool, resume: bool = False) -> None:
     """Check, before computing, that results can be written (ZerokitError); over earlier ones only with `force`."""
-    if path is None or (resume and not force and is_finished(path)):
+    if path is None:
         return
     check_writable(path, force=force, follow_links=True)
     partial = partial_path(path)
@@ -39,12 +39,6 @@ def check_output(path: Path | None, *, force: bool, resume: bool = False) -> Non
             hint = "Add --resume to continue that run, or --force to start over"
             raise ZerokitError("a run that was stopped has left it", where=printable(partial), hint=hint)
         check_writable(partial)
-
-
-def is_finished(path: Path) -> bool:
-    """Whether a run has written all its results to `path`, so that there is nothing to resume."""
-    partial = partial_path(path)
-    return path.is_file() and partial is not None and not os.path.lexists(partial)
 
 
 def partial_path(path: Path) -> Path | None:
@@ -74,10 +68,11 @@ def record(index: int, prompt: Prompt, num_prompt_tokens: int, completions: Sequ
     }
 
 
-def failed_record(index: int, value: Any, error: ZerokitError) -> dict[str, Any]:
-    """The line of a prompt that cannot be used; `value` is what the input has in its place."""
-    value = replace_nonfinite(json.loads(json.dumps(value, default=str)))
-    key = "messages" if isinstance(value, list) else "prompt"
+def failed_record(index: int, prompts: Prompts, error: ZerokitError) -> dict[str, Any]:
+    """The line of a prompt that cannot be used, with what the input has in its place."""
+    value = replace_nonfinite(json.loads(json.dumps(prompts.values[index], default=str)))
+    is_chat = prompts.column == "messages" or (prompts.column == "prompt" and isinstance(value, list))
+    key = "messages" if is_chat else "prompt"
     return {"index": index, key: value, "finish_reason": "error", "error": str(error)}
 
 

@@ -45,6 +45,8 @@ class Prompts:
     """A :data:`Prompt` each or, if it is none, what the input has in its place."""
     errors: dict[int, DataError]
     """Index of a prompt -> why it cannot be used, without a place."""
+    column: str | None = "prompt"
+    """Where the values come from; None: from several, by a template."""
 
 
 def load_prompts(options: Options) -> Prompts:
@@ -89,6 +91,7 @@ def _load_source(options: Options, source: str) -> Prompts:
 
 def _read_rows(options: Options, columns: list[str], values_of: Callable[[str], Iterator[Any]]) -> Prompts:
     """The prompts of a table's rows, from one column or by the template."""
+    column = None
     if options.template is not None:
         parts = read_template(options.template, columns)
         fields = [field for _, field in parts if field is not None]
@@ -107,7 +110,7 @@ def _read_rows(options: Options, columns: list[str], values_of: Callable[[str], 
                 hint=f"Rename '{near[0]}'" if near else "Rename the column, or write a --template",
             )
         rows, read = values_of(column), partial(_from_row, column=column)
-    prompts = Prompts([], {})
+    prompts = Prompts([], {}, column)
     for number, row in enumerate(rows):
         value = row
         try:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from itertools import count
 from typing import Any
 
+from zerokit.distributed.group import RankGroup
 from zerokit.generation.requests import Request
 
 _TAKEN, _SENT = "taken", "sent"
@@ -44,6 +45,17 @@ class SharedQueue:
     def stop(self) -> None:
         """Leave nothing to take, on any rank."""
         self._store.add(_TAKEN, len(self._requests))
+
+
+class SameForAll:
+    """The requests that rank 0 takes from a queue, on all ranks, which must call it together."""
+
+    def __init__(self, queue: SharedQueue, group: RankGroup) -> None:
+        self._queue, self._group = queue, group
+
+    def take(self, most: int) -> list[Request]:
+        """Return the next requests, at most `most`."""
+        return self._group.from_main(lambda: self._queue.take(most))
 
 
 def send(store: Any, message: Mapping[str, Any] | None) -> None:

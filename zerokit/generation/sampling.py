@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -138,7 +138,6 @@ def settle_sampling(sampling: Sampling, model: ModelFiles) -> GenerationConfig:
     config.pad_token_id = next((pad for pad in pads if pad is not None and 0 <= pad < model.vocab_size), 0)
     if config.disable_compile is None:
         config.disable_compile = True  # a compiled forward pass would skip the hooks that gather parameters
-    _check_effect(sampling, config)
     return config
 
 
@@ -199,8 +198,10 @@ def _merge(sampling: Sampling, defaults: GenerationConfig) -> GenerationConfig:
     # A model may come with guidance, say, which would make a rank run the model while others do not.
     kept = "decoder_start_token_id"
     own = {name: value for name, value in defaults.to_dict().items() if name not in REFUSED or name == kept}
+    values = {**own, **sampling.values}
+    _check_effect(sampling, values)  # before transformers, which prints a warning
     try:
-        return GenerationConfig.from_dict({**own, **sampling.values})
+        return GenerationConfig.from_dict(values)
     except Exception as error:
         # The config's own checks raise ValueError, and TypeError on values they did not expect.
         raise _refused(sampling, error) from error
@@ -216,11 +217,11 @@ def _refused(sampling: Sampling, error: Exception) -> ConfigError:
     return ConfigError(f"transformers refuses it: {reason}", where=where, hint="Change the value")
 
 
-def _check_effect(sampling: Sampling, config: GenerationConfig) -> None:
+def _check_effect(sampling: Sampling, values: Mapping[str, Any]) -> None:
     """Refuse options that transformers would ignore."""
     for names, is_on, fix in (
-        (_SAMPLING_ONLY, config.do_sample is True, "Add --do_sample true"),
-        (_BEAMS_ONLY, (config.num_beams or 1) > 1, "Add --num_beams 4"),
+        (_SAMPLING_ONLY, values.get("do_sample") is True, "Add --do_sample true"),
+        (_BEAMS_ONLY, (values.get("num_beams") or 1) > 1, "Add --num_beams 4"),
     ):
         given = [name for name in names if name in sampling.values]
         if given and not is_on:

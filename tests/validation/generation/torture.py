@@ -3,6 +3,9 @@
 On 2 and 3 ranks: one prompt; prompts of 1 to 2,000 tokens; a rank that is ten times slower; completions that end
 at once; a bad prompt in the middle; 10,000 prompts from stdin. Then a run is killed (SIGKILL) at ten random
 moments and continued on 1 to 3 ranks. Greedy completions are compared with transformers on one process.
+
+``--faults`` runs only these on 2 ranks, in each mode: an output that exists, a truncated shard, pickles, and a full
+disk; it mounts one, as root. Then a rank is killed. The last two runs are continued on another number of ranks.
 """
 
 from __future__ import annotations
@@ -11,15 +14,17 @@ import argparse
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.tiny import launch as forked
 from tests.tiny import tiny_llama, tiny_tokenizer
 from zerokit.distributed.ranks import free_port
 
@@ -31,6 +36,9 @@ SLOW_RANK, SLOWER = 1, 10
 LIMIT = 1500.0
 """Seconds after which a launch counts as a hang."""
 MOST_TOKENS = 2_000
+MODES = ("replicated", "sharded", "tensor", "offloaded")
+DISK = "size=12k"
+"""Three pages of a file system in memory: fewer than the results take."""
 
 RANK_SCRIPT = """
 import json, os, resource, sys, time
@@ -101,8 +109,17 @@ def main() -> None:
     parser.add_argument("--streamed", type=int, default=NUM_STREAMED)
     parser.add_argument("--kills", type=int, default=NUM_KILLS)
     parser.add_argument("--ranks", type=int, nargs="*", default=[2, 3])
+    parser.add_argument("--faults", nargs="*", metavar="MODE", choices=MODES, help="only faults, in these modes")
     given = parser.parse_args()
     draw = random.Random(given.seed)
+    if given.faults is not None:
+        with tempfile.TemporaryDirectory() as name:
+            make_inputs(Path(name), draw, 1, compared=("many",))
+            found_faults = {mode: faults(Path(name), draw, mode) for mode in given.faults or MODES}
+        if given.write:
+            whole = json.loads(RECORD.read_text(encoding="utf-8"))
+            write(whole | {"faults": whole.get("faults", {}) | found_faults})
+        return
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_inputs(folder, draw, given.streamed)
@@ -111,15 +128,24 @@ def main() -> None:
             found["cases"] += run_cases(folder, ranks, given.streamed)
         if given.kills:
             found["kills"] = kill_and_resume(folder, draw, given.kills)
+    if given.write:
+        write(json.loads(RECORD.read_text(encoding="utf-8")) | found)
+
+
+def write(found: Mapping[str, Any]) -> None:
+    """Write the record, a line for each run."""
     rows = {name: [f"  {json.dumps(row)}" for row in found[name]] for name in ("cases", "kills")}
     parts = [f' "{name}": [\n' + ",\n".join(lines) + "\n ]" for name, lines in rows.items()]
-    text = "{\n" + ",\n".join([f' "seed": {given.seed}', *parts]) + "\n}\n"
-    if given.write:
-        RECORD.write_text(text, encoding="utf-8")
+    of_faults = [f'  "{mode}": {json.dumps(row)}' for mode, row in found.get("faults", {}).items()]
+    parts.append(' "faults": {\n' + ",\n".join(of_faults) + "\n }")
+    text = "{\n" + ",\n".join([f' "seed": {found["seed"]}', *parts]) + "\n}\n"
+    RECORD.write_text(text, encoding="utf-8")
 
 
-def make_inputs(folder: Path, draw: random.Random, streamed: int) -> None:
-    """A model, files of prompts, and what transformers makes of them."""
+def make_inputs(
+    folder: Path, draw: random.Random, streamed: int, compared: Sequence[str] = ("one", "lengths", "many")
+) -> None:
+    """A model, files of prompts, and what transformers makes of those that are compared."""
     (folder / "model").mkdir()
     tokenizer = tiny_tokenizer(folder / "model")
     tiny_llama(folder / "model", max_position_embeddings=MOST_TOKENS + NEW_TOKENS)
@@ -139,7 +165,7 @@ def make_inputs(folder: Path, draw: random.Random, streamed: int) -> None:
             (folder / "bad.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
             rows.pop(20)
         (folder / f"{name}.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    expected = {name: reference(folder / "model", texts[name]) for name in ("one", "lengths", "many")}
+    expected = {name: reference(folder / "model", texts[name]) for name in compared}
     end = expected["many"][0][0]
     expected["ends"] = reference(folder / "model", texts["many"], [0, end])
     (folder / "end").write_text(str(end), encoding="utf-8")
@@ -169,9 +195,9 @@ def reference(model: Path, prompts: Sequence[str], ends: Sequence[int] = (0,)) -
     return found
 
 
-def words(prompts: str, out: str, *more: str, new_tokens: int = NEW_TOKENS) -> list[str]:
+def words(prompts: str, out: str, *more: str, new_tokens: int = NEW_TOKENS, model: str = "model") -> list[str]:
     return [
-        *("--model", "model", "--prompts", prompts, "-o", out, "--max_new_tokens", f"{new_tokens}"),
+        *("--model", model, "--prompts", prompts, "-o", out, "--max_new_tokens", f"{new_tokens}"),
         *("--do_sample", "false", "--batch-size", "4", *more),
     ]
 
@@ -254,6 +280,92 @@ def kill_and_resume(folder: Path, draw: random.Random, kills: int) -> list[dict[
     complete = [record["index"] for record in records] == [*range(len(rows) * repeats)]
     equal = [record["completion"] for record in records] == expected * repeats
     return [*found, {"complete": complete, "equal": equal, "left": partial.exists()}]
+
+
+def faults(folder: Path, draw: random.Random, mode: str) -> dict[str, Any]:
+    """What each fault leads to in a mode: exit code and message of both ranks, and what is left."""
+    expected = json.loads((folder / "expected.json").read_text(encoding="utf-8"))["many"]
+    place = folder / mode
+    place.mkdir()
+    for name in ("model", "many.jsonl"):
+        (place / name).symlink_to(folder / name)
+    (place / "exists.jsonl").write_text("mine", encoding="utf-8")
+    broken_models(folder / "model", place)
+    disk = place / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", DISK, "tmpfs", disk], check=True)
+    try:
+        cases = {
+            "exists": words("many.jsonl", "exists.jsonl"),
+            **{name: words("many.jsonl", "out.jsonl", model=name) for name in ("truncated", "pickle", "disguised")},
+            "full": words("many.jsonl", "disk/out.jsonl"),
+        }
+        found: dict[str, Any] = dict(run_faults(place, cases, mode, 2))
+        found["exists, left"] = (place / "exists.jsonl").read_text(encoding="utf-8")
+        found["executed"] = (place / "executed").exists()
+        found["full, kept"] = count_lines(disk / "out.jsonl.partial") - 1
+        subprocess.run(["mount", "-o", "remount,size=10m", disk], check=True)
+        again = {"full, continued": words("many.jsonl", "disk/out.jsonl", "--resume")}
+        found |= dict(run_faults(place, again, "replicated", 3))
+        found["full, equal"] = [record["completion"] for record in read_records(disk / "out.jsonl")] == expected
+    finally:
+        subprocess.run(["umount", disk], check=True)
+    found |= kill_once(folder, draw, mode)
+    print(json.dumps({mode: found}), file=sys.stderr, flush=True)
+    return found
+
+
+def run_faults(
+    place: Path, cases: Mapping[str, list[str]], mode: str, ranks: int
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The result of each case, by one launch."""
+    jobs = [
+        {"name": name, "words": [*line, "--mode", mode], "slower": 0, "slow_rank": 0} for name, line in cases.items()
+    ]
+    (place / "cases.json").write_text(json.dumps(jobs), encoding="utf-8")
+    (place / "ranks.py").write_text(RANK_SCRIPT, encoding="utf-8")
+    run = forked(["ranks.py"], ranks=ranks, launcher="none", cwd=place)
+    lines = [json.loads(line.removeprefix("DONE ")) for line in run.stdout.splitlines() if line.startswith("DONE ")]
+    if len(lines) != len(cases):
+        raise SystemExit(f"{run.stdout[-2000:]}\n{run.stderr[-4000:]}")
+    for line in lines:
+        yield line["name"], {"code": line["code"], "same": line["same"], "prompts_of_ranks": line["prompts_of_ranks"]}
+
+
+def broken_models(model: Path, place: Path) -> None:
+    """Models beside `model`: of a truncated shard, of a pickle, and of a pickle with the name of safetensors."""
+    from transformers import AutoModelForCausalLM
+
+    loaded = AutoModelForCausalLM.from_pretrained(model)
+    code = f"cos\nsystem\n(S'touch {place / 'executed'}'\ntR."
+    for name in ("truncated", "pickle", "disguised"):
+        shutil.copytree(model, place / name, ignore=shutil.ignore_patterns("*.safetensors"))
+        if name == "truncated":
+            loaded.save_pretrained(place / name, max_shard_size="100KB")
+            shard = max(place.glob("truncated/*-of-*.safetensors"))
+            os.truncate(shard, shard.stat().st_size // 2)
+        else:
+            file = "pytorch_model.bin" if name == "pickle" else "model.safetensors"
+            (place / name / file).write_text(code, encoding="ascii")
+
+
+def kill_once(folder: Path, draw: random.Random, mode: str) -> dict[str, Any]:
+    """Kill a rank of two (SIGKILL), and continue on one or three."""
+    (folder / "command.py").write_text(COMMAND, encoding="utf-8")
+    partial, out = folder / f"{mode}.jsonl.partial", f"{mode}.jsonl"
+    expected = json.loads((folder / "expected.json").read_text(encoding="utf-8"))["many"]
+    run = launch(folder, "command.py", [*words("many.jsonl", out), "--batch-size", "1", "--mode", mode], 2)
+    while count_lines(partial) <= 4 and run.poll() is None:
+        time.sleep(0.01)
+    victim, ranks = draw.randrange(2), draw.choice([1, 3])
+    os.kill(children(run.pid)[victim], signal.SIGKILL)
+    output, _ = run.communicate()
+    killed = {"rank": victim, "code": run.returncode, "kept": count_lines(partial) - 1, "ranks": ranks}
+    run = launch(folder, "command.py", words("many.jsonl", out, "--resume"), ranks)
+    output, _ = run.communicate()
+    if run.returncode:
+        raise SystemExit(output[-4000:])
+    return {"killed": killed | {"equal": [line["completion"] for line in read_records(folder / out)] == expected}}
 
 
 def launch(folder: Path, script: str, given: Sequence[str], ranks: int, stdin: Any = None) -> subprocess.Popen[str]:
