@@ -101,15 +101,14 @@ def test_a_run_whose_rank_is_killed_is_restarted_and_has_the_losses_of_one_run(t
     assert restarted == expected
 
 
-@pytest.mark.parametrize("launcher", [(), ("--num-gpus", "2")], ids=["one process", "two ranks"])
-def test_a_reader_that_ends_is_no_error(launcher: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_reader_that_ends_is_no_error(tmp_path: Path) -> None:
     tiny_tokenizer(tmp_path / "model")
     tiny_llama(tmp_path / "model")
     (tmp_path / "data.jsonl").write_text('{"prompt": "a", "completion": "b"}\n' * 300)
     (tmp_path / "recipe.yaml").write_text(ONE_STEP_RECIPE)
     variables = {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
     with subprocess.Popen(
-        [ZEROKIT, "train", *launcher, "--recipe", "recipe.yaml", "--preview", "300"],
+        [ZEROKIT, "train", "--num-gpus", "2", "--recipe", "recipe.yaml", "--preview", "300"],
         cwd=tmp_path, env={**os.environ, **variables}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as run:  # fmt: skip
         assert run.stdout is not None
@@ -117,7 +116,6 @@ def test_a_reader_that_ends_is_no_error(launcher: tuple[str, ...], tmp_path: Pat
         _, said = run.communicate()
     assert run.returncode == 141, said
     assert b"zerokit: error" not in said
-    assert b"Traceback" not in said or launcher  # the launcher's own lines cannot be written either
 
 
 def test_an_evaluation_on_two_ranks_is_that_on_one(tmp_path: Path) -> None:
@@ -128,13 +126,10 @@ def test_an_evaluation_on_two_ranks_is_that_on_one(tmp_path: Path) -> None:
     )
     variables = {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
     words = ["model", "data.jsonl", "--task.seq_len", "64", "--batch-size", "2", "--format", "json"]
-    done = launch([REPOSITORY / "zerokit/evaluate.py", *words], ranks=1, launcher="none", cwd=tmp_path, env=variables)
-    on_two = subprocess.run(
-        [ZEROKIT, "evaluate", *words, "--num-gpus", "2"],
-        cwd=tmp_path, env={**os.environ, **variables}, capture_output=True, text=True,
-    )  # fmt: skip
     found = []
-    for one in (done, on_two):
+    for ranks in (1, 2):
+        script = REPOSITORY / "zerokit/evaluate.py"
+        one = launch([script, *words], ranks=ranks, launcher="none", cwd=tmp_path, env=variables)
         assert one.returncode == 0, one.stderr
         found.append(json.loads(one.stdout))
     same = {name: pytest.approx(found[0][name]) for name in ("loss", "perplexity", "token_accuracy")}
