@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.combinations import REST
 from tests.tiny import ONE_STEP_RECIPE, REPOSITORY, launch, tiny_llama, tiny_tokenizer
 from zerokit.distributed.process_table import children_of, stat_of
 
@@ -101,14 +102,17 @@ def test_a_run_whose_rank_is_killed_is_restarted_and_has_the_losses_of_one_run(t
     assert restarted == expected
 
 
-def test_a_reader_that_ends_is_no_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "launcher", [pytest.param((), id="one process"), pytest.param(("--num-gpus", "2"), id="two ranks", marks=REST)]
+)
+def test_a_reader_that_ends_is_no_error(launcher: tuple[str, ...], tmp_path: Path) -> None:
     tiny_tokenizer(tmp_path / "model")
     tiny_llama(tmp_path / "model")
     (tmp_path / "data.jsonl").write_text('{"prompt": "a", "completion": "b"}\n' * 300)
     (tmp_path / "recipe.yaml").write_text(ONE_STEP_RECIPE)
     variables = {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
     with subprocess.Popen(
-        [ZEROKIT, "train", "--num-gpus", "2", "--recipe", "recipe.yaml", "--preview", "300"],
+        [ZEROKIT, "train", *launcher, "--recipe", "recipe.yaml", "--preview", "300"],
         cwd=tmp_path, env={**os.environ, **variables}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as run:  # fmt: skip
         assert run.stdout is not None
@@ -116,6 +120,7 @@ def test_a_reader_that_ends_is_no_error(tmp_path: Path) -> None:
         _, said = run.communicate()
     assert run.returncode == 141, said
     assert b"zerokit: error" not in said
+    assert b"Traceback" not in said or launcher  # the launcher's own lines cannot be written either
 
 
 def test_an_evaluation_on_two_ranks_is_that_on_one(tmp_path: Path) -> None:
