@@ -10,10 +10,10 @@ _USUAL = 100  # hypothesis's own
 
 
 def examples(count: int, **more: Any) -> settings:
-    """Settings for `count` examples in the full profile, and for the usual share of them in the quick one.
+    """Settings for `count` examples where all are tried, and for the usual share of them in other profiles.
 
     Args:
-        count: examples of the full profile.
+        count: examples with ZEROKIT_ALL_COMBINATIONS=1.
         more: other settings of hypothesis.
     """
     return settings(max_examples=max(1, count * settings.default.max_examples // _USUAL), **more)

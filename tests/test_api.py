@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import zerokit
-from tests import processes
+from tests import command_lines, processes
 from tests.tiny import REPOSITORY
 from zerokit.errors import ZerokitError
 from zerokit.estimation import Question
@@ -62,15 +62,14 @@ def test_lora_is_a_rank_or_the_keys_of_peft(lora: object, same: Lora) -> None:
     assert answer.device == expected.device
 
 
-def test_an_estimate_says_whether_it_fits() -> None:
-    words = ["--num-gpus=4", "--zero-stage=2", "--micro-batch-size=1", "--seq-len=4096"]
-    command = [sys.executable, "-m", "zerokit", "estimate", "llama-3.1-8b", *words]
+def test_an_estimate_says_whether_it_fits(tmp_path: Path) -> None:
+    command = "zerokit estimate llama-3.1-8b --num-gpus=4 --zero-stage=2 --micro-batch-size=1 --seq-len=4096"
     for card, fits in (("A100-40GB", False), ("B200", True)):
         answer = zerokit.estimate("llama-3.1-8b", **RUN, gpu=card)  # type: ignore[arg-type]
         assert answer.fits is fits
-        printed = processes.run([*command, f"--gpu={card}"])
+        printed = command_lines.run(f"{command} --gpu={card}", cwd=tmp_path, env={})
         assert answer.table() == printed.stdout
-        printed = processes.run([*command, f"--gpu={card}", "--format=json"])
+        printed = command_lines.run(f"{command} --gpu={card} --format=json", cwd=tmp_path, env={})
         assert answer.to_dict() == json.loads(printed.stdout)
         assert len(repr(answer)) < 150
         assert "Llama-3.1-8B on 4 GPUs, ZeRO-2" in repr(answer)

@@ -31,10 +31,6 @@ def test_names_cannot_move_the_cursor_hide_or_break_the_line() -> None:
     assert str(error) == r"a\x07b.json: no key '\x1b[2J\u202e\udcff'. Mend '\x9b1m é'"
 
 
-def test_place_and_hint_may_be_absent() -> None:
-    assert str(ZerokitError("bad.")) == "bad"
-
-
 def test_there_is_one_tree_and_it_means_unusable_input() -> None:
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
     assert len(kinds) > 5

@@ -156,11 +156,6 @@ def test_mistakes_are_one_line_and_2(zerokit: Run, words: list[str], message: st
     assert err.startswith(f"zerokit: error: {message}")
 
 
-def test_help_says_what_other_options_are(zerokit: Run) -> None:
-    assert "--SECTION.KEY VALUE" in zerokit("train", "-h")[1]
-    assert "GenerationConfig" in zerokit("generate", "--model", "m", "-h")[1]
-
-
 @pytest.mark.parametrize("words", [["--forc"], ["--recipe", "r.yaml", "--stuckafter=3"], ["--num-gpu", "2"]])
 def test_train_suggests_its_own_options(zerokit: Run, words: list[str]) -> None:
     meant = {"--forc": "--force", "--stuckafter=3": "--stuck-after", "--num-gpu": "--num-gpus"}

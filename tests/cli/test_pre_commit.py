@@ -75,6 +75,7 @@ def test_the_hooks_look_at_all_json_and_yaml_and_decide_by_the_content() -> None
         assert "--skip-others" in hook["entry"].split()
 
 
+@pytest.mark.slow
 def test_checking_names_the_mistake_and_fails(repository: Path, hooks: Path, home: Path) -> None:
     result = pre_commit("try-repo", hooks, "zerokit-check-installed", "--all-files", folder=repository, home=home)
     assert result.returncode == 1, result.stderr

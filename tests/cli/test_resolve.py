@@ -58,19 +58,6 @@ def test_defaults_are_shown_on_demand(zerokit: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "default"),
-    [
-        ("resolve", "[default: 1; x>=1]"),
-        ("launch-script", "[default: H100]"),
-        ("rehearse", "[default: 2, or 3 with --time; x>=0]"),
-    ],
-)
-def test_a_default_in_words_is_shown_as_others_are(command: str, default: str, zerokit: Run) -> None:
-    _, out, _ = zerokit(command, "--help")
-    assert default in " ".join(out.split())
-
-
-@pytest.mark.parametrize(
     ("recipe", "message"),
     [
         ("model: FOLDER\ntraining: {learning_rat: 1}", "3 (training.learning_rat): 'learning_rat' is not a"),

@@ -60,9 +60,6 @@ def as_name(text: str) -> str:
     return text.replace("/", "_").replace("\0", "_").encode()[:80].decode(errors="ignore").strip(".") or "a"
 
 
-IN_BOTH = pytest.mark.parametrize("on_terminal", [False, True], ids=["piped", "terminal"])
-
-
 def try_all(folder: Path, on_terminal: bool, commands: Iterable[Sequence[object]]) -> None:
     with (
         mock.patch("zerokit.distributed.group.leave", sys.exit),  # and not the process of the tests
@@ -78,9 +75,8 @@ def safetensors(name: str, value: float) -> bytes:
     return len(header).to_bytes(8, "little") + header + struct.pack("<f", value)
 
 
-@IN_BOTH
-@given(HOSTILE, HOSTILE)
-@examples(5, deadline=None)
+@given(st.booleans(), HOSTILE, HOSTILE)
+@examples(10, deadline=None)
 def test_of_checkpoints(on_terminal: bool, name: str, other: str) -> None:
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
@@ -127,10 +123,10 @@ def test_of_checkpoints(on_terminal: bool, name: str, other: str) -> None:
         try_all(folder, on_terminal, commands)
 
 
-@IN_BOTH
-@given(HOSTILE, HOSTILE)
-@example("\r", "\x1b[31m")
-@examples(5, deadline=None)
+@given(st.booleans(), HOSTILE, HOSTILE)
+@example(True, "\r", "\x1b[31m")
+@example(False, f"\n{LINE}\n", "\u202e")
+@examples(8, deadline=None)
 def test_of_configs_and_recipes(on_terminal: bool, name: str, other: str) -> None:
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
@@ -213,9 +209,8 @@ LOG = [
 ]
 
 
-@IN_BOTH
-@given(st.lists(st.sampled_from(LOG), min_size=1, max_size=4), HOSTILE, HOSTILE)
-@examples(40, deadline=None)
+@given(st.booleans(), st.lists(st.sampled_from(LOG), min_size=1, max_size=4), HOSTILE, HOSTILE)
+@examples(60, deadline=None)
 def test_of_logs(on_terminal: bool, lines: list[str], name: str, other: str) -> None:
     with tempfile.TemporaryDirectory() as made:
         folder, file = Path(made), as_name(f"{other}.log")

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from tests import processes
+from zerokit.distributed import cores
 from zerokit.distributed.cores import bind_to_cores, share
 from zerokit.distributed.ranks import Ranks
 from zerokit.processors import cpu_limit, num_threads, physical_cores
@@ -32,15 +33,15 @@ def machine(folder: Path, *, sockets: int, cores: int) -> None:
 
 def test_ranks_share_no_core_and_no_socket_that_they_need_not(tmp_path: Path) -> None:
     machine(tmp_path, sockets=2, cores=6)
-    cores = physical_cores(range(24), tmp_path)
-    assert cores[0] == [0, 12]
-    assert len(cores) == 12
+    found = physical_cores(range(24), tmp_path)
+    assert found[0] == [0, 12]
+    assert len(found) == 12
     for ranks in (1, 2, 3, 4, 5, 12):
-        shares = [share(cores, rank, ranks) for rank in range(ranks)]
+        shares = [share(found, rank, ranks) for rank in range(ranks)]
         assert sorted(cpu for one in shares for core in one for cpu in core) == list(range(24))
         assert max(map(len, shares)) - min(map(len, shares)) <= 1
     for rank in range(4):
-        sockets = {core[0] // 6 for core in share(cores, rank, 4)}
+        sockets = {core[0] // 6 for core in share(found, rank, 4)}
         assert sockets == {rank // 2}
     assert physical_cores([3, 5], tmp_path / "none") == [[3], [5]]
 
@@ -106,12 +107,18 @@ _SET_BY_OTHERS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TORCHELASTIC_RUN_ID")
     ],
 )
 def test_a_rank_has_its_share_of_threads_unless_a_person_says_otherwise(
-    variables: dict[str, str], threads: int | None
+    variables: dict[str, str], threads: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = {name: value for name, value in os.environ.items() if name not in _SET_BY_OTHERS}
-    share = num_threads(2) if threads is None else threads
-    said = processes.checked([sys.executable, "-c", SHARES], env=own | variables)
-    assert said == f"{share} {min(share, num_threads(1))}\n"  # MKL takes no more than there are cores
+    for name in _SET_BY_OTHERS:
+        monkeypatch.setenv(name, variables.get(name, ""))
+        if name not in variables:
+            monkeypatch.delenv(name)
+    taken: list[int] = []
+    monkeypatch.setattr(cores, "_set_here", None)
+    monkeypatch.setattr(torch, "set_num_threads", taken.append)
+    cores.share_threads(Ranks(1, 2, 1, 2))
+    assert os.environ["OMP_NUM_THREADS"] == str(threads or num_threads(2))
+    assert taken == ([] if threads else [num_threads(2)])
 
 
 def test_the_share_of_a_rank_that_is_bound_is_not_divided_again() -> None:

@@ -12,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.combinations import REST
 from tests.processes import INTERRUPTIBLE
 from zerokit.distributed.process_table import stat_of
+
+pytestmark = pytest.mark.slow  # each test starts five processes
 
 RUNNER = """
 import os, subprocess, sys
@@ -95,9 +98,17 @@ def is_running(pid: int) -> bool:
     return stat is not None and stat.runs
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGHUP])
-@pytest.mark.parametrize("killed", ["zerokit", "runner", "launch", "rank 0", "rank 1"])
+SOFTER = {
+    *(("zerokit", signal.SIGTERM), ("zerokit", signal.SIGHUP), ("runner", signal.SIGTERM), ("launch", signal.SIGSEGV))
+}
+KILLS = [
+    pytest.param(killed, number, marks=() if number is signal.SIGKILL or (killed, number) in SOFTER else REST)
+    for killed in ("zerokit", "runner", "launch", "rank 0", "rank 1")
+    for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGHUP)
+]
+
+
+@pytest.mark.parametrize(("killed", "number"), KILLS)
 def test_a_killed_process_ends_the_run_with_a_line_and_without_ranks(
     killed: str, number: signal.Signals, tmp_path: Path
 ) -> None:
@@ -116,16 +127,18 @@ def test_a_killed_process_ends_the_run_with_a_line_and_without_ranks(
     [
         (f"{RANK}exit_now(0)", 0),
         (f"{RANK}exit_now(75)", 75),
+        (f"{RANK}exit_now(2)", 2),
         (f"{RANK}exit_now(int(os.environ['RANK']))", 1),
         ("pass", 1),  # what nobody reported did not finish
     ],
-    ids=["all finished", "all saved", "one failed", "no report"],
+    ids=["all finished", "all saved", "all refused", "one failed", "no report"],
 )
 def test_the_exit_code_is_that_of_the_ranks(rank: str, code: int, tmp_path: Path) -> None:
     with started(tmp_path, rank) as run:
         _, said = run.communicate()
         assert run.returncode == code
         assert ("before the run finished" in said) == (rank == "pass")
+        assert "may be restarted: " not in said or rank == "pass"
 
 
 _OTHER_WAITS = "os.environ['RANK'] == '0' and threading.Event().wait()\n"
@@ -151,10 +164,6 @@ _LOST = "from zerokit.distributed.exit_reports import mark_outside_cause\n"
         (f"{RANK}{_OTHER_WAITS}os.abort()", "a rank was killed by SIGABRT before the run finished"),
         (f"{RANK}{_LOST}mark_outside_cause()\nexit_now(1)", "a rank, or the connection to one, was lost"),
         (f"{RANK}{_LOST}{_OTHER_WAITS}mark_outside_cause()\nexit_now(1)", "a rank, or the connection"),
-        (f"{RANK}exit_now(0)", None),
-        (f"{RANK}exit_now(1)", None),
-        (f"{RANK}exit_now(2)", None),
-        (f"{RANK}exit_now(75)", None),
         (f"{RANK}{_OTHER_WAITS}exit_now(1)", None),
         (f"{RANK}{_LOST}{_RANK_1_FAILS_AND_RANK_0_LOSES_IT}", None),
         ("1 / 0", None),

@@ -9,6 +9,7 @@ import pytest
 from torch.utils.data import DataLoader, Dataset
 
 from tests import processes
+from tests.combinations import REST
 from tests.processes import PATIENCE
 from zerokit.distributed.loader_workers import report_lost_batches
 from zerokit.errors import RankError
@@ -31,7 +32,7 @@ def collate(rows: list[int]) -> Any:
     return rows if 3 not in rows else lambda: rows
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("context", ["fork", "spawn", pytest.param("forkserver", marks=REST)])
 def test_a_batch_that_a_worker_cannot_pass_on_is_reported(context: str) -> None:
     report_lost_batches()
     loader = DataLoader(

@@ -13,6 +13,8 @@ import pytest
 
 from zerokit.distributed.preemption import LeaveRequest
 
+pytestmark = pytest.mark.slow  # most tests start several processes
+
 FORKS = """
 import os, signal, sys
 from zerokit.distributed.preemption import LeaveRequest

@@ -11,7 +11,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from tests import processes
+from tests import command_lines
 from tests.tiny import REPOSITORY
 
 PAGES = ["explanation/where-the-bytes-go.md"]
@@ -31,7 +31,7 @@ def output_of(command: str, folder: Path) -> str:
     Raises:
         AssertionError: it writes to stderr, or ends with another code than 0 or 1.
     """
-    run = processes.run(
+    run = command_lines.run(
         command,
         cwd=folder,
         env={

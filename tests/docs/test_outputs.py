@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests import processes
+from tests import command_lines
 from tests.docs.outputs import FILES, PAGES, PAIR, WITH_EXAMPLES, output_of
 from tests.tiny import REPOSITORY
 
@@ -36,9 +35,8 @@ def test_the_readme_shows_what_check_says_of_its_config(tmp_path: Path) -> None:
     assert shown is not None
     config, command, said = shown.groups()
     (tmp_path / "ds.json").write_text(config, encoding="utf-8")
-    script = f"from zerokit.cli.main import main; main(*{command.split()})"
-    done = processes.run([sys.executable, "-c", script], cwd=tmp_path)
-    assert (done.returncode, done.stdout + done.stderr) == (1, said)
+    done = command_lines.run(f"zerokit {command}", cwd=tmp_path, env={}, together=True)
+    assert (done.returncode, done.stdout) == (1, said)
 
 
 @pytest.mark.parametrize("page", PAGES)

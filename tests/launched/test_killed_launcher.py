@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.combinations import REST
 from tests.tiny import ONE_STEP_RECIPE, REPOSITORY, launch, tiny_llama, tiny_tokenizer
 from zerokit.distributed.process_table import children_of, stat_of
 
@@ -101,7 +102,9 @@ def test_a_run_whose_rank_is_killed_is_restarted_and_has_the_losses_of_one_run(t
     assert restarted == expected
 
 
-@pytest.mark.parametrize("launcher", [(), ("--num-gpus", "2")], ids=["one process", "two ranks"])
+@pytest.mark.parametrize(
+    "launcher", [pytest.param((), id="one process"), pytest.param(("--num-gpus", "2"), id="two ranks", marks=REST)]
+)
 def test_a_reader_that_ends_is_no_error(launcher: tuple[str, ...], tmp_path: Path) -> None:
     tiny_tokenizer(tmp_path / "model")
     tiny_llama(tmp_path / "model")
@@ -128,13 +131,10 @@ def test_an_evaluation_on_two_ranks_is_that_on_one(tmp_path: Path) -> None:
     )
     variables = {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
     words = ["model", "data.jsonl", "--task.seq_len", "64", "--batch-size", "2", "--format", "json"]
-    done = launch([REPOSITORY / "zerokit/evaluate.py", *words], ranks=1, launcher="none", cwd=tmp_path, env=variables)
-    on_two = subprocess.run(
-        [ZEROKIT, "evaluate", *words, "--num-gpus", "2"],
-        cwd=tmp_path, env={**os.environ, **variables}, capture_output=True, text=True,
-    )  # fmt: skip
     found = []
-    for one in (done, on_two):
+    for ranks in (1, 2):
+        script = REPOSITORY / "zerokit/evaluate.py"
+        one = launch([script, *words], ranks=ranks, launcher="none", cwd=tmp_path, env=variables)
         assert one.returncode == 0, one.stderr
         found.append(json.loads(one.stdout))
     same = {name: pytest.approx(found[0][name]) for name in ("loss", "perplexity", "token_accuracy")}

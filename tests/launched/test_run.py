@@ -20,6 +20,7 @@ from unittest.mock import patch
 import pytest
 
 from tests.cli import conftest
+from tests.combinations import REST
 from tests.launched.left_out import broken
 from tests.launched.one_rank import OneRank, make_folder, one_process
 from tests.tiny import REPOSITORY, tiny_llama, tiny_tokenizer
@@ -216,9 +217,16 @@ def test_a_run_is_not_shortened_by_options_that_were_forgotten(here: OneRank) ->
     assert "of a run of 3 steps, and this run has 4: the learning rate follows the new length" in longer.said
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
+def test_a_run_does_not_go_on_as_another(here: OneRank) -> None:
+    text = (here.folder / "data.jsonl").read_text()
+    (here.folder / "other.jsonl").write_text(text.replace("What is 17?", "Who is 17?"))
+    for name, config in (("retrained", {"seed": 1}), ("wider", {"intermediate_size": 192})):
+        tiny_tokenizer(here.folder / name)
+        tiny_llama(here.folder / name, initializer_range=0.05, **config)
+    ds_config = ("--deepspeed", '{"zero_optimization": {"stage": 2}}')
+    assert here.train(*steps(2), *ds_config).error is None
+    before = contents(here.folder / "out")
+    cases = (
         (("--training.learning_rate", "1e-4"), "training.learning_rate is 0.0001, was 5e-05"),
         (
             ("--training.gradient_accumulation_steps", "2"),
@@ -229,23 +237,14 @@ def test_a_run_is_not_shortened_by_options_that_were_forgotten(here: OneRank) ->
         (("--task.seq_len", "8"), "the training examples differ (as many), task.seq_len is 8, was 64"),
         (("--model", "retrained"), "the model to start from has other weights"),
         (("--model", "wider"), "model.intermediate_size is 192, was 128; the model to start from has other"),
-    ],
-)
-def test_a_run_does_not_go_on_as_another(words: tuple[str, ...], said: str, here: OneRank) -> None:
-    text = (here.folder / "data.jsonl").read_text()
-    (here.folder / "other.jsonl").write_text(text.replace("What is 17?", "Who is 17?"))
-    for name, config in (("retrained", {"seed": 1}), ("wider", {"intermediate_size": 192})):
-        tiny_tokenizer(here.folder / name)
-        tiny_llama(here.folder / name, initializer_range=0.05, **config)
-    ds_config = ("--deepspeed", '{"zero_optimization": {"stage": 2}}')
-    assert here.train(*steps(2), *ds_config).error is None
-    before = contents(here.folder / "out")
-    error = here.error_of(*steps(3), *ds_config, *RESUME, *words)
-    assert error.startswith(
-        f"2 --training.resume_from_checkpoint: 'out/checkpoint-2' is of a run that differs: {said}"
     )
-    assert "--model out/checkpoint-2" in error
-    assert contents(here.folder / "out") == before
+    for words, said in cases:
+        error = here.error_of(*steps(3), *ds_config, *RESUME, *words)
+        assert error.startswith(
+            f"2 --training.resume_from_checkpoint: 'out/checkpoint-2' is of a run that differs: {said}"
+        )
+        assert "--model out/checkpoint-2" in error
+        assert contents(here.folder / "out") == before
 
 
 def test_a_run_goes_on_with_its_files_elsewhere_and_more_steps(here: OneRank) -> None:
@@ -274,7 +273,7 @@ def test_a_run_without_zero_goes_on(precision: str, here: OneRank) -> None:
     assert "checkpoint-4 is not whole (lacks the states of the optimizer" in here.train(*words, *RESUME).said
 
 
-@pytest.mark.parametrize(("param", "decay"), [("none", "0"), ("none", "0.1"), ("nvme", "0.1")])
+@pytest.mark.parametrize(("param", "decay"), [("none", "0"), pytest.param("none", "0.1", marks=REST), ("nvme", "0.1")])
 def test_a_run_goes_on_with_its_optimizer_on_nvme(param: str, decay: str, here: OneRank) -> None:
     """One group is swapped, and with decay one, of what does not decay, is too small to be."""
     here.run("from tests.launched import cpu_ops; cpu_ops.stand_in_for_async_io()")
@@ -410,7 +409,7 @@ def two_groups() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(("stage", "precision"), [("1", "bf16"), ("2", "fp32"), ("3", "fp32")])
+@pytest.mark.parametrize(("stage", "precision"), [("1", "bf16"), pytest.param("2", "fp32", marks=REST), ("3", "fp32")])
 def test_weights_that_do_not_decay_are_one_group_but_in_a_run_that_began_with_two(
     stage: str, precision: str, here: OneRank
 ) -> None:
@@ -442,28 +441,26 @@ def losses(out: Path) -> list[float]:
     return [entry["loss"] for entry in entries if "loss" in entry]
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [
+def test_a_checkpoint_that_lacks_a_part_is_named_without_checksums(here: OneRank) -> None:
+    assert here.train(*steps(1)).error is None
+    folder = here.folder / "out" / "checkpoint-1"
+    (folder / "SHA256SUMS").unlink()
+    cases = (
         ("latest", None, "lacks latest, which names DeepSpeed's part. Continue from an earlier checkpoint-N"),
         ("latest", "..", "lacks DeepSpeed's part, which latest names"),
         ("global_step1/mp_rank_00_model_states.pt", None, "lacks the states of the model"),
         ("global_step1/*optim_states.pt", None, "lacks the states of the optimizer of each rank"),
         ("trainer_state.json", '{"a": ', "trainer_state.json is damaged: "),
-    ],
-)
-def test_a_checkpoint_that_lacks_a_part_is_named_without_checksums(
-    name: str, content: str | None, said: str, here: OneRank
-) -> None:
-    assert here.train(*steps(1)).error is None
-    folder = here.folder / "out" / "checkpoint-1"
-    (file,) = folder.glob(name)
-    (folder / "SHA256SUMS").unlink()
-    file.unlink()
-    if content is not None:
-        file.write_text(content)
-    error = here.error_of(*steps(2), *RESUME)
-    assert error.startswith(f"2 out/checkpoint-1: {said}")
+    )
+    for name, content, said in cases:
+        (file,) = folder.glob(name)
+        whole = file.read_bytes()
+        file.unlink()
+        if content is not None:
+            file.write_text(content)
+        error = here.error_of(*steps(2), *RESUME)
+        assert error.startswith(f"2 out/checkpoint-1: {said}")
+        file.write_bytes(whole)
 
 
 def test_checksums_that_were_lost_or_changed_are_noticed(here: OneRank, zerokit: conftest.Run) -> None:
@@ -616,7 +613,7 @@ def test_a_loss_in_chunks_is_the_same_where_zero_divides_an_adapter_on_the_outpu
     assert_same_in_chunks(here, *zero, *IN_CHUNKS, "--peft.target_modules", '["lm_head", "q_proj"]')
 
 
-@pytest.mark.parametrize("stage", ["0", "2", "3"])
+@pytest.mark.parametrize("stage", ["0", pytest.param("2", marks=REST), "3"])
 def test_preferences_are_learned_in_chunks_as_from_all_logits(stage: str, here: OneRank) -> None:
     rows = [{"prompt": f"{n}: ", "chosen": "yes" * (n % 5), "rejected": "no"} for n in range(40)]
     (here.folder / "pairs.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
@@ -665,7 +662,9 @@ SAVING = ("--training.save_strategy", "steps", *steps(4), "--training.save_total
 BEST = ("--training.load_best_model_at_end", "true", "--training.eval_steps", "1")
 
 
-@pytest.mark.parametrize("name", ["checkpoint-2/model", "checkpoint-2/global_step2/", "checkpoint-2/rng"])
+@pytest.mark.parametrize(
+    "name", ["checkpoint-2/model", "checkpoint-2/global_step2/", pytest.param("checkpoint-2/rng", marks=REST)]
+)
 def test_a_full_disk_costs_a_checkpoint_and_not_the_run(name: str, here: OneRank) -> None:
     words = (*SAVING, *BEST, "--training.max_steps", "3", "--training.learning_rate", "0.01")
     ended = here.train(*words, fault=partial(full_disk, name, "checkpoint-3"))
@@ -714,6 +713,7 @@ def test_a_rank_without_memory_says_so_in_one_line(here: OneRank) -> None:
 
 _TEXTS = [{"prompt": f"Is {i} odd?", "completion": "yes" if i % 2 else "no, it is not"} for i in range(11)]
 _PAIRS = [{"prompt": f"Is {i} odd?", "chosen": f"It is {i}.", "rejected": "No"} for i in range(11)]
+_PLAIN = [{"text": row["prompt"]} for row in _TEXTS]
 _CLASSES = [{"text": f"number {i}", "label": "odd" if i % 2 else "even"} for i in range(11)]
 _LORA = ("--peft.type", "lora", "--peft.target_modules", "all-linear")
 
@@ -723,8 +723,8 @@ _LORA = ("--peft.type", "lora", "--peft.target_modules", "all-linear")
     [
         (_TEXTS, "causal_lm", (), {"token_accuracy", "perplexity"}),
         (_TEXTS, "causal_lm", (*_LORA, "--precision", "bf16"), {"token_accuracy", "perplexity"}),
-        ([{"text": row["prompt"]} for row in _TEXTS], "causal_lm", (), {"token_accuracy", "perplexity"}),
-        (_CLASSES, "sequence_classification", (), {"accuracy", "f1"}),
+        pytest.param(_PLAIN, "causal_lm", (), {"token_accuracy", "perplexity"}, marks=REST),
+        pytest.param(_CLASSES, "sequence_classification", (), {"accuracy", "f1"}, marks=REST),
         (_CLASSES, "sequence_classification", _LORA, {"accuracy", "f1"}),
         (
             _PAIRS,

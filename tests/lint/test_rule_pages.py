@@ -27,11 +27,6 @@ def test_the_index_is_that_which_the_rules_make() -> None:
 
 
 @each_rule
-def test_runs_of_recipes_are_called_by_their_command(rule: Rule) -> None:
-    assert "launch/train.py" not in page(rule)
-
-
-@each_rule
 def test_the_bad_example_has_the_mistake(rule: Rule) -> None:
     found = [finding for finding in check_example(rule, rule.bad).findings if finding.rule == rule.id]
     assert found
@@ -65,14 +60,6 @@ def test_the_examples_give_what_the_rule_needs(rule: Rule) -> None:
     assert set(rule.needs) <= set(NEEDS)
     if rule.needs:
         assert all(FACTS[need](Run.of(**rule.facts)) is not None for need in rule.needs)
-
-
-@each_rule
-def test_a_page_shows_both_examples_and_what_is_said_of_the_bad_one(rule: Rule) -> None:
-    text = page(rule)
-    assert text.startswith(f"# {rule.id}\n")
-    assert text.count("```") == 6
-    assert f": {rule.severity}: " in text or "(here: " in text
 
 
 @each_rule

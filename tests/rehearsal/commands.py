@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import processes
-from tests.rehearsal import forked_worker
+from tests.rehearsal import forked_command, forked_worker
 from tests.tiny import REPOSITORY
 
 SCRIPTS = REPOSITORY / "tests" / "rehearsal" / "scripts"
@@ -42,7 +42,7 @@ def rehearse(*words: object, cwd: Path, forked: bool = False, python: str = sys.
     Args:
         words: options, the script and its arguments.
         cwd: the folder to run in.
-        forked: whether workers are forked: see :mod:`tests.rehearsal.forked_worker`.
+        forked: whether the command and its workers are forked: see :mod:`tests.rehearsal.forked_worker`.
         python: the interpreter of the environment to rehearse in.
     """
     environment = {
@@ -51,9 +51,10 @@ def rehearse(*words: object, cwd: Path, forked: bool = False, python: str = sys.
         "HF_DATASETS_CACHE": str(cwd / "datasets-cache"),
         "PYTHONPATH": os.pathsep.join((str(REPOSITORY), os.environ.get("PYTHONPATH", ""))),
     }
+    command = ["rehearse", *map(str, words)]
     if forked:
         environment[forked_worker.SOCKET] = forked_worker.server()
-    start = FORKED if forked else (python, "-c", _COMMAND)
-    command = [*start, "rehearse", *map(str, words)]
-    done = processes.run(command, cwd=cwd, env=environment)
+        done = forked_command.run(command, cwd=cwd, env=environment)
+    else:
+        done = processes.run([python, "-c", _COMMAND, *command], cwd=cwd, env=environment)
     return Rehearsed(done.returncode, done.stdout, done.stderr)

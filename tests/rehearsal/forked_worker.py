@@ -22,6 +22,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -41,11 +42,16 @@ _kept: list[Any] = []
 
 @functools.cache
 def server() -> str:
-    """The socket of a server that ends with this process."""
+    """The socket of a server of workers that ends with this process."""
+    return start(__name__)
+
+
+def start(module: str) -> str:
+    """Start the server that ``python -m MODULE SOCKET serve`` is, and return its socket; it ends with this process."""
     folder = tempfile.TemporaryDirectory()
     path = str(Path(folder.name, "socket"))
     process = subprocess.Popen(
-        [sys.executable, "-m", __name__, path, "serve"],
+        [sys.executable, "-m", module, path, "serve"],
         stdin=subprocess.PIPE,  # which closes as this process ends
         stdout=subprocess.PIPE,
         env={**os.environ, "OMP_NUM_THREADS": "1"},  # threads do not outlive a fork
@@ -75,7 +81,12 @@ def _serve(path: str) -> NoReturn:
     from zerokit.rehearsal.native import backend
 
     backend.load()  # before torch
-    for name in _IMPORTED:
+    fork_for_each(path, _IMPORTED, _work)
+
+
+def fork_for_each(path: str, imported: Iterable[str], work: Callable[[socket.socket], NoReturn]) -> NoReturn:
+    """Import modules, and have a fork of this process do `work` for each connection to a socket."""
+    for name in imported:
         importlib.import_module(name)
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -87,19 +98,14 @@ def _serve(path: str) -> NoReturn:
             asking, _ = listening.accept()
             if os.fork() == 0:
                 listening.close()
-                _work(asking)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                work(asking)
             asking.close()
     os._exit(0)
 
 
-def _work(asking: socket.socket) -> NoReturn:
-    """Be the worker of the job that is asked for."""
-    from tests.processes import exits
-    from tests.validation.rehearsal import real_worker
-    from zerokit.rehearsal import process_setup
-    from zerokit.rehearsal.worker import run as worker
-
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+def receive(asking: socket.socket) -> Any:
+    """What is asked for; its streams, folder and environment become those of this process."""
     text, streams, _, _ = socket.recv_fds(asking, _MOST_BYTES, len(_STREAMS))
     while more := asking.recv(_MOST_BYTES):
         text += more
@@ -114,6 +120,17 @@ def _work(asking: socket.socket) -> NoReturn:
     os.environ.update(told["environment"])
     sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     sys.argv = told["words"]
+    return told
+
+
+def _work(asking: socket.socket) -> NoReturn:
+    """Be the worker of the job that is asked for."""
+    from tests.processes import exits
+    from tests.validation.rehearsal import real_worker
+    from zerokit.rehearsal import process_setup
+    from zerokit.rehearsal.worker import run as worker
+
+    told = receive(asking)
     process_setup.is_running = lambda: False  # torch was imported after the library, as it has to be
     leave = worker._leave
 

@@ -15,18 +15,7 @@ from zerokit.hardware.costs.card_costs import CardCosts
 from zerokit.hardware.gpus import find_gpu
 from zerokit.rehearsal.native.clock import WorkKind
 from zerokit.rehearsal.ranks.roles import Roles, data_parallel
-from zerokit.rehearsal.recording import (
-    BLOCK,
-    CATEGORY_CODES,
-    DTYPES,
-    EVENT,
-    HOST_SPACES,
-    SPAN,
-    RankFacts,
-    RankTimes,
-    Recording,
-    Space,
-)
+from zerokit.rehearsal.recording import BLOCK, DTYPES, EVENT, SPAN, RankFacts, RankTimes, Recording, Space
 from zerokit.rehearsal.report.analysis import LARGEST_BLOCKS, analyse, overheads
 from zerokit.rehearsal.report.combination import combine
 from zerokit.rehearsal.report.report import BatchSize, LargestBatch, RehearsalReport, Unit
@@ -375,39 +364,6 @@ def test_a_report_survives_json() -> None:
 
 
 # ---- recordings
-
-
-def test_running_bytes_follow_allocations_and_releases() -> None:
-    run = Recorder()
-    first = run.allocate(100, "parameters")
-    run.allocate(7, space=Space.PINNED_HOST)
-    second = run.allocate(20, "activations")
-    run.release(first)
-    run.release(second)
-    recording = run.recording()
-    assert recording.running_bytes(Space.DEVICE).tolist() == [100, 100, 120, 20, 0]
-    assert recording.running_bytes(*HOST_SPACES).tolist() == [0, 7, 7, 7, 7]
-    activations = CATEGORY_CODES.index("activations")
-    assert recording.running_bytes(Space.DEVICE, category=activations).tolist() == [0, 0, 20, 20, 0]
-
-
-def test_alive_lists_what_is_not_released_yet() -> None:
-    run = Recorder()
-    first = run.allocate(100)
-    second = run.allocate(20)
-    host = run.allocate(7, space=Space.PAGEABLE_HOST)
-    run.release(first)
-    recording = run.recording()
-    assert recording.alive(2, Space.DEVICE)["block"].tolist() == [first, second]
-    assert recording.alive(3, Space.DEVICE)["block"].tolist() == [second]
-    assert recording.alive(3, *HOST_SPACES)["block"].tolist() == [host]
-    assert len(recording.alive(-1, Space.DEVICE)) == 0
-
-
-@pytest.mark.parametrize("event", [0, 10, 36, 50])
-def test_what_is_alive_adds_up_to_what_is_held(event: int) -> None:
-    recording = training()
-    assert recording.alive(event, Space.DEVICE)["bytes"].sum() == recording.running_bytes(Space.DEVICE)[event]
 
 
 def test_a_recording_survives_a_file(tmp_path: Path) -> None:

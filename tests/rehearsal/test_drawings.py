@@ -21,7 +21,7 @@ from zerokit.rehearsal.report.analysis import analyse
 from zerokit.rehearsal.report.drawings import Drawings
 from zerokit.rehearsal.report.last_step import MOST_POINTS, MOST_SPANS, memory_curve, stream_work
 from zerokit.rehearsal.report.snapshot import snapshot, write_snapshot
-from zerokit.rehearsal.report.trace import phase_runs, thinned, write_trace
+from zerokit.rehearsal.report.trace import write_trace
 from zerokit.reporting.phases import RUN_PHASES
 
 
@@ -170,22 +170,6 @@ def test_no_step_is_a_warning(tmp_path: Path) -> None:
     warnings = Drawings(plot=tmp_path / "a.svg", timeline=tmp_path / "b.svg").write(run.recording(), report)
     assert [line.partition(":")[0] for line in warnings] == ["--plot", "--timeline"]
     assert list(tmp_path.iterdir()) == []
-
-
-def test_thinning_keeps_the_peak_and_the_ends() -> None:
-    total = np.random.default_rng(1).integers(0, 10**9, 100_000)
-    places = thinned(total, 1000)
-    assert len(places) <= 1002
-    assert total[places].max() == total.max()
-    assert (places[0], places[-1]) == (0, 99_999)
-    assert thinned(total[:50], 1000).tolist() == list(range(50))
-
-
-def test_phase_runs_cover_the_recording() -> None:
-    runs = phase_runs(training())
-    assert runs[0][2] == "init"
-    assert [begin for begin, _, _ in runs[1:]] == [end for _, end, _ in runs[:-1]]
-    assert runs[-1][1] == len(training().events)
 
 
 def _timed_step() -> Recording:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from copy import deepcopy
 from importlib.metadata import version
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from tests.rehearsal.commands import SCRIPTS, Rehearsed, rehearse
 from tests.tiny import REPOSITORY
 from zerokit.errors import ZerokitError
 from zerokit.rehearsal.parent import processes as parent_processes
-from zerokit.rehearsal.watching.overrides import Overriding
 
 pytestmark = pytest.mark.rehearsal
 
@@ -216,11 +214,3 @@ def test_the_step_worked_out_by_hand_is_the_rehearsed_one(tmp_path: Path) -> Non
     assert 1e3 * time["breakdown"]["launch"] == pytest.approx(start, abs=0.0006)
     assert 1e3 * time["step_seconds"] == pytest.approx(whole, abs=0.0006)
     assert sum(parts) == pytest.approx(whole, abs=0.0011)
-
-
-def test_an_auto_of_an_override_stays_as_it_was_filled(tmp_path: Path) -> None:
-    overriding = Overriding({"ds_config": {"gradient_clipping": "auto"}}, tmp_path)
-    read = deepcopy(overriding._changed({"gradient_clipping": 0.5}))
-    assert read == {"gradient_clipping": "auto"}
-    read["gradient_clipping"] = 1.0  # as the Trainer does
-    assert overriding._changed(read) == {"gradient_clipping": 1.0}
