@@ -81,6 +81,11 @@ class Published:
     limit: str = "not stated"
     """What kept the sequence from being longer, by comments of the recipe, and the torch that they name."""
 
+    @property
+    def shorter(self) -> int:
+        """About half of the length; all ranks have as many tokens."""
+        return self.length // 2 // self.gpus * self.gpus
+
 
 RECIPES = {
     "llama-8b-1": Published("meta-llama/Llama-3.1-8B", 1, 500_000, limit="illegal memory access at 555,000"),
@@ -94,9 +99,9 @@ RECIPES = {
 }
 
 
-def install(folder: Path) -> None:
-    """Put the versions of the recipes into `folder`."""
-    names = [f"{name}=={number}" for name, number in {**VERSIONS, **_NEEDED}.items()]
+def install(folder: Path, versions: dict[str, str]) -> None:
+    """Put `versions` into `folder`."""
+    names = [f"{name}=={number}" for name, number in versions.items()]
     words = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder), *names]
     subprocess.run(words, check=True, env={**os.environ, "DS_BUILD_OPS": "0"})
 
@@ -136,7 +141,7 @@ def host_bytes(published: Published, length: int) -> float:
     hidden, layers = model.config["hidden_size"], model.config["num_hidden_layers"]
     ranks = min(published.gpus, 8)
     states = model.num_parameters * (32 if published.gpus == 1 else 28)
-    return ranks * (HOST_PROCESS[1] + (states + 2 * length * hidden * layers) / published.gpus)
+    return float(ranks * (HOST_PROCESS[1] + (states + 2 * length * hidden * layers) / published.gpus))
 
 
 def measure(published: Published, packages: Path) -> dict[str, Any]:
@@ -144,7 +149,7 @@ def measure(published: Published, packages: Path) -> dict[str, Any]:
     whole = load_model_shape(published.model)
     few = load_model_shape({**whole.config, "num_hidden_layers": LAYERS})
     further = 0.0 if published.gpus == 1 else 2 * (whole.num_parameters - few.num_parameters) / published.gpus
-    lengths = published.length // 2, published.length
+    lengths = published.shorter, published.length
     half, full = (rehearse(published, length, packages)["fit"] for length in lengths)
     unused = full["high_bytes"] - full["low_bytes"]
     return row_of(published, half["low_bytes"] + further, full["low_bytes"] + further, unused)
@@ -154,7 +159,7 @@ def row_of(published: Published, half: float, full: float, unused: float) -> dic
     """The row of a recipe.
 
     Args:
-        half: the least bytes of a GPU at half of the published length.
+        half: the least bytes of a GPU at the shorter length.
         full: at all of it.
         unused: how much more it may take at that length; it grows with the tokens.
     """
@@ -164,7 +169,7 @@ def row_of(published: Published, half: float, full: float, unused: float) -> dic
     widest = max(config["hidden_size"], heads * config.get("head_dim", config["hidden_size"] // heads))
 
     def longest(more: float) -> int:
-        per_token = (full - half) / (length - length // 2) + more / length
+        per_token = (full - half) / (length - published.shorter) + more / length
         return int(length + (H100_BYTES - full - more) / per_token)
 
     at_host = host_bytes(published, length)
@@ -214,7 +219,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         packages = options.packages or Path(folder) / "packages"
         if not packages.exists():
-            install(packages)
+            install(packages, {**VERSIONS, **_NEEDED})
         record(options.only, options.jobs, packages)
 
 
