@@ -31,7 +31,8 @@ Tried without an effect on the longest lengths, for Qwen3-32B with 7,000,000 tok
 fp32 gradient of queries in flash attention's backward pass: 0.8 GiB. Not counted: NCCL's buffers of further groups
 of the same size (WORLD, the sequence's, and ZeRO's: at most 0.9 GiB each), and that torch before 2.8 cannot reuse
 the input of an all-to-all before NCCL's stream has read it (3.3 GiB). The run of that row had torch 2.4, its author
-writes that torch before 2.8 took more memory, and 8 GiB of its GPUs were free.
+writes that torch before 2.8 took more memory, and 8 GiB of its GPUs
+were free: 7.85 million tokens would have filled them.
 """
 
 from __future__ import annotations
