@@ -49,8 +49,9 @@ def _error_figures(errors: Iterable[float]) -> dict[str, Any]:
     }
 
 
-def _length_errors(*sizes: str) -> dict[str, Any]:
-    errors = [row["error"] for row in _read("alst_lengths").values() if row["model"].endswith(sizes)]
+def _length_errors(size: str, limit: str) -> dict[str, Any]:
+    rows = [row for row in _read("alst_lengths").values() if row["limit"] == limit]
+    errors = [row["error"] for row in rows if row["model"].endswith(size)]
     return {"count": len(errors), "least": min(errors), "worst": max(errors)}
 
 
@@ -100,8 +101,9 @@ def figures() -> dict[str, Any]:
         "plan_times_fresh": _error_figures(fresh),
         "plan_times_second": sorted(map(abs, fresh))[-2],
         "parallel_times": _error_figures(row["error"] for row in _read("parallel_step_times").values()),
-        "lengths_8b": _length_errors("8B"),
-        "lengths_large": _length_errors("32B", "70B"),
+        "lengths_8b": _length_errors("8B", "32-bit indices"),
+        "lengths_qwen": _length_errors("32B", "32-bit indices"),
+        "lengths_host": _length_errors("B", "host memory"),
         "parallel": _parallel_memory(),
         "swift": _read("long_context")["ms-swift QwQ-32B at 512,000 tokens"],
         "whole_steps": _read("whole_steps"),

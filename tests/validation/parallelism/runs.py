@@ -48,7 +48,6 @@ CASES = [
     *(Case(2, 1, 3, kind) for kind in ("chunked", "checkpointed", "streamed")),
     *(Case(*groups, 1, "packed") for groups in ((2, 1), (4, 1))),
 ]
-"""The cases of ``make test``."""
 _TEXT = "the for statement is used to iterate over elements of a sequence in order"
 
 

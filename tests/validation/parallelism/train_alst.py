@@ -1,8 +1,10 @@
 """Trains on very long sequences with DeepSpeed's pieces of ALST, as the file given as the only argument says.
 
-Settings are those of the recipes in ArcticTraining's projects/sequence-parallelism: ZeRO-3, Adam on the CPU,
-flash attention 2, Liger's norms and rotary embeddings (install liger-kernel), checkpointed layers whose inputs
-are copied to pageable host memory, TiledMLP, the loss of Liger (or in tiles, or whole: `loss`).
+It runs with the versions that alst_lengths.py installs. Settings are those of the recipes in ArcticTraining's
+projects/sequence-parallelism: ZeRO-3, Adam on the CPU, flash attention 2, checkpointed layers whose inputs are
+copied to pageable host memory, TiledMLP, and Liger's loss, rotary embeddings and norms. Liger is applied before the
+model is made, as by AutoLigerKernelForCausalLM, so that it replaces the norms of queries and keys, too. Short
+documents are packed.
 """
 
 from __future__ import annotations
@@ -17,14 +19,11 @@ import deepspeed
 import torch
 import torch._dynamo  # its import fails within zero.Init, which replaces Tensor.__new__
 from deepspeed.ops.adam import DeepSpeedCPUAdam
-from deepspeed.runtime.sequence_parallel.ulysses_sp import TiledFusedLogitsLoss, TiledMLP, UlyssesSPAttentionHF
-from liger_kernel.transformers import _apply_liger_kernel_to_instance
+from deepspeed.runtime.sequence_parallel.ulysses_sp import TiledMLP, UlyssesSPAttentionHF
+from liger_kernel.transformers.monkey_patch import _apply_liger_kernel
 from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM
-
-LOGITS_BYTES = 2**30
-"""Of a part of the logits in fp32, as in ArcticTraining's sft_trainer.py."""
 
 
 def tile_mlps(model: torch.nn.Module) -> None:
@@ -46,25 +45,12 @@ def offloaded_checkpoint(function: Any, *args: Any, **kwargs: Any) -> Any:
         return checkpoint(function, *args, use_reentrant=True, **kwargs)
 
 
-def loss_of(model: Any, hidden: torch.Tensor, labels: torch.Tensor, *, tiled: bool) -> Any:
-    """The sum of the losses of this rank's tokens."""
-    vocabulary = model.config.vocab_size
-
-    def of_part(model: Any, part: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        logits = model.lm_head(part).float()
-        return torch.nn.functional.cross_entropy(logits.view(-1, vocabulary), labels.view(-1), reduction="sum")
-
-    if not tiled:
-        return of_part(model, hidden, labels)
-    parts = math.ceil(labels.numel() * vocabulary * 4 / LOGITS_BYTES)
-    return TiledFusedLogitsLoss.apply(of_part, model, hidden, labels, None, parts, [model.lm_head.weight], "sum")
-
-
 def main() -> None:
-    point = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    ranks = point["sequence_parallel"]
+    file = Path(sys.argv[1])
+    point = json.loads(file.read_text(encoding="utf-8"))
+    ranks, length = point["gpus"], point["length"]
     deepspeed.init_distributed()
-    config = AutoConfig.for_model(**point["config"])
+    config = AutoConfig.from_pretrained(file.parent)
     config.use_cache = False
     ds_config = {
         "train_micro_batch_size_per_gpu": 1,
@@ -75,34 +61,31 @@ def main() -> None:
         "bf16": {"enabled": True},
         "zero_optimization": {"stage": 3, **point["zero"]},
     }
+    mpu = UlyssesSPAttentionHF.register_with_transformers(
+        model_name_or_path=file.parent,
+        core_attn_implementation="flash_attention_2",
+        sequence_parallel_size=ranks,
+        max_length=length,
+        micro_batch_size=1,
+    )
+    _apply_liger_kernel(config.model_type, swiglu=False)
     with deepspeed.zero.Init(config_dict_or_path=ds_config):
         model: Any = AutoModelForCausalLM.from_config(
-            config, dtype=torch.bfloat16, attn_implementation="flash_attention_2"
+            config, torch_dtype=torch.bfloat16, attn_implementation="flash_attention_2"
         )
-    _apply_liger_kernel_to_instance(model, swiglu=False, fused_linear_cross_entropy=point["loss"] == "liger")
-    mpu = UlyssesSPAttentionHF.register_with_transformers(model, "flash_attention_2", ranks, 1)
-    if point["tiled_mlp"]:
-        tile_mlps(model)
+    tile_mlps(model)
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
-    if point["offload"]:
-        for module in model.modules():
-            if hasattr(module, "_gradient_checkpointing_func"):
-                module._gradient_checkpointing_func = offloaded_checkpoint
+    model.model._gradient_checkpointing_func = offloaded_checkpoint
     engine, *_ = deepspeed.initialize(
         model=model, optimizer=DeepSpeedCPUAdam(model.parameters(), lr=1e-5), config=ds_config, mpu=mpu
     )
-    length = point["length"] // ranks
-    start = length * (engine.global_rank % ranks)
+    part = length // ranks
+    start = part * (engine.global_rank % ranks)
     for _ in range(2):
-        ids = torch.randint(0, 100, (1, length), device=engine.device)
-        places = torch.arange(start, start + length, device=engine.device)[None]
-        if point["loss"] == "liger":
-            loss = engine(input_ids=ids, position_ids=places, shift_labels=ids, use_cache=False).loss
-        else:
-            hidden = model.model(input_ids=ids, position_ids=places, use_cache=False).last_hidden_state
-            loss = loss_of(model, hidden, ids, tiled=point["loss"] == "tiled") / point["length"]
-            del hidden
-        engine.backward(loss)
+        ids = torch.randint(0, 100, (1, part), device=engine.device)
+        places = torch.arange(start, start + part, device=engine.device)[None] % point["document"]
+        labels = {"labels" if ranks == 1 else "shift_labels": ids}
+        engine.backward(engine(input_ids=ids, position_ids=places, use_cache=False, **labels).loss)
         engine.step()
 
 
