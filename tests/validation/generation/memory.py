@@ -99,6 +99,8 @@ def rehearsed(run: dict[str, Any], *, timed: bool) -> dict[str, Any]:
         ]
         words += ["--batch-size", str(run["batch_size"]), "--max-prompt-tokens", str(run["prompt_tokens"])]
         words += ["--max-new-tokens", str(run["new_tokens"]), "--dtype", "bfloat16", "-o", str(folder / "out.jsonl")]
+        # Made-up choices take the tokens in turn, so they do not reach the last one: no completion ends early.
+        words += ["--eos_token_id", str(run["config"]["vocab_size"] - 1)]
         own = [
             *(["--time"] if timed else []),
             "--num-gpus",
