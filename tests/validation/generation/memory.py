@@ -149,14 +149,15 @@ def main() -> None:
         if options.time and "tokens_per_second" not in points[name]["rehearsed"]:
             points[name]["rehearsed"] |= rehearsed(run, timed=True)
         points[name]["estimated"] = estimated(run)
-        summary: dict[str, Any] = {"count": len(points)}
+        summary: dict[str, Any] = {"count": sum("peak_bytes" in one["rehearsed"] for one in points.values())}
         for key in ("peak_bytes", "tokens_per_second"):
             pairs = [
                 (one["estimated"][key], one["rehearsed"].get(key)) for one in points.values() if "estimated" in one
             ]
             errors = [abs(a / b - 1) for a, b in pairs if a and b]
+            worst = round(max(errors, default=0.0), 4)
             summary[key] = (
-                {"median": round(statistics.median(errors), 4), "worst": round(max(errors), 4)} if errors else {}
+                {"count": len(errors), "median": round(statistics.median(errors), 4), "worst": worst} if errors else {}
             )
         RECORD.write_text(json.dumps({"summary": summary, "points": points}, indent=1) + "\n", encoding="utf-8")
         sizes = [run[key] for key in ("mode", "num_gpus", "batch_size", "prompt_tokens", "new_tokens")]
