@@ -74,3 +74,11 @@ def test_the_fastest_mode_that_fits_comes_first() -> None:
     assert rates == sorted(rates, reverse=True)
     times = [generation_time(run(mode=mode), CardCosts(cluster)).pass_seconds for mode in ("replicated", "sharded")]
     assert times[0] < times[1] < 10 * times[0]
+
+
+def test_a_prompt_has_logits_for_its_last_token_alone() -> None:
+    model, costs = run().model, CardCosts(run().cluster)
+    large = load_model_shape({**model.config, "vocab_size": 8 * (model.vocab_size or 0)})
+    few, many = (generation_time(replace(run(), model=one, new_tokens=2), costs) for one in (model, large))
+    added = many.prefill_seconds - few.prefill_seconds
+    assert 0 < added < 2 * (many.pass_seconds - few.pass_seconds)

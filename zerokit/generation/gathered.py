@@ -10,6 +10,7 @@ import os
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import accumulate, groupby
 from typing import Any
 
 from zerokit import console
@@ -37,6 +38,8 @@ PrivateAttribute(
 )
 _SHARE = 0.8
 """Share of the free memory that gathered weights may take; the rest is for the key-value cache."""
+_BUCKET = 50_000_000
+"""Elements that one collective gathers, about: DeepSpeed copies them out of its buffer."""
 
 
 @contextmanager
@@ -147,11 +150,10 @@ def _whole(model: Any) -> Iterator[None]:
         if part.ds_status.name == "INFLIGHT":  # prefetched
             model.ds_inflight_param_registry[part].wait()
     parts, whole = _partitioned(model), []
-    # Swapping in from NVMe takes a buffer each, of which there are few.
-    on_nvme = any(part.nvme_swapper is not None for part in parts)
-    for group in [[part] for part in parts] if on_nvme else [parts]:
-        group[0].all_gather(param_list=group)
-        whole += [part.data.clone() if on_nvme else part.data for part in group]
+    for group in _groups(parts):
+        group[0].all_gather_coalesced(group, quantize=hasattr(group[0].ds_tensor, "ds_quant_scale")).wait()
+        # Swapping in from NVMe takes a buffer, which the next parameter uses again.
+        whole += [part.data.clone() if part.nvme_swapper is not None else part.data for part in group]
         group[0].partition(param_list=group)
     placeholders = [part.data for part in parts]
     usual = torch.nn.functional.linear
@@ -166,6 +168,19 @@ def _whole(model: Any) -> Iterator[None]:
         replace(torch.nn.functional, _LINEAR.name, lambda _: usual)
         for part, data in zip(parts, placeholders, strict=True):
             part.data = data
+
+
+def _groups(parts: Sequence[Any]) -> Iterator[list[Any]]:
+    """Parameters to gather in one collective; those on NVMe one by one, as there are few buffers to swap into."""
+    ends = accumulate(part.ds_numel for part in parts)
+
+    def kind(item: tuple[int, Any]) -> tuple[Any, ...]:
+        end, part = item
+        bucket = end // _BUCKET if part.nvme_swapper is None else part.ds_id
+        return bucket, hasattr(part.ds_tensor, "ds_quant_scale"), part.ds_secondary_tensor is None
+
+    for _, group in groupby(zip(ends, parts, strict=True), kind):
+        yield [part for _, part in group]
 
 
 @contextmanager

@@ -36,6 +36,8 @@ _BEAMS_ONLY = ("length_penalty", "early_stopping")
 _HOW = "Quote a prompt that has spaces, and write --prompt before each"
 REFUSED = {name: instead for instead, names in _TABLE["refused"].items() for name in names}
 """GenerationConfig name that zerokit refuses -> what to do instead."""
+_TRIED: set[tuple[Any, ...]] = set()
+"""Options that a trial has accepted: a training run generates with the same ones again and again."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,10 @@ def try_sampling(sampling: Sampling, config: GenerationConfig, model: ModelFiles
     import torch
     from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
+    values = {**config.to_dict(), "max_new_tokens": 2, "min_new_tokens": None}
+    tried = repr(values), model.vocab_size, id(model.tokenizer)
+    if tried in _TRIED:
+        return
     shape = LlamaConfig(
         vocab_size=model.vocab_size,
         hidden_size=2,
@@ -165,7 +171,7 @@ def try_sampling(sampling: Sampling, config: GenerationConfig, model: ModelFiles
         bos_token_id=None,
         eos_token_id=None,
     )
-    trial = GenerationConfig.from_dict({**config.to_dict(), "max_new_tokens": 2, "min_new_tokens": None})
+    trial = GenerationConfig.from_dict(values)
     try:
         with torch.random.fork_rng(devices=[]):
             LlamaForCausalLM(shape).eval().generate(
@@ -178,6 +184,7 @@ def try_sampling(sampling: Sampling, config: GenerationConfig, model: ModelFiles
     except Exception as error:
         # ValueError, TypeError, IndexError, ImportError: each option has its own way to refuse.
         raise _refused(sampling, error) from error
+    _TRIED.add(tried)
 
 
 def _check_tokens(sampling: Sampling, vocab_size: int) -> None:

@@ -53,11 +53,12 @@ def generation_time(run: GenerationRun, costs: CardCosts) -> GenerationTime:
     training = (replace(run, mode="replicated", zero={}) if run.mode == "gathered" else run).training_run
     e = 4 if run.precision == "fp32" else 2
     dtype = TORCH_NAMES[run.precision]
-    prefill = forward_seconds(training, costs, Batch(run.batch_size, run.prompt_tokens, dtype))
+    prompts, tokens = (Batch(run.batch_size, length, dtype, last_only=True) for length in (run.prompt_tokens, 1))
+    prefill = forward_seconds(training, costs, prompts)
     cached = run.prompt_tokens + run.new_tokens / 2
     ranks = training.parallelism.tensor
     cache = e * run.batch_size * cached * cached_layers(run.model) * sum(cached_widths(run.model)) / ranks
-    one = forward_seconds(training, costs, Batch(run.batch_size, 1, dtype), moved_bytes=cache)
+    one = forward_seconds(training, costs, tokens, moved_bytes=cache)
     seconds = prefill + (run.new_tokens - 1) * one
     sequences = run.batch_size * run.cluster.world_size // ranks
     return GenerationTime(prefill, one, sequences * run.new_tokens / seconds)

@@ -76,11 +76,18 @@ class Batch:
     dtype: str
     ranks: int = 1
     """That share each sequence."""
+    last_only: bool = False
+    """Logits are made for the last token of each sequence alone, as in generation."""
 
     @property
     def tokens(self) -> float:
         """Of one rank in all sequences."""
         return self.sequences * self.seq_len / self.ranks
+
+    @property
+    def logits(self) -> float:
+        """Tokens of one rank for which logits are made."""
+        return self.sequences if self.last_only else self.tokens
 
 
 class Layers:
@@ -190,7 +197,7 @@ class Layers:
         summed = sum((self._divisor(one)[0] == 1) != backward for one in own if ".*." in one.name)
         if in_layer or backward or self.model.tie_word_embeddings:  # a tied embedding is summed, too
             return [("all_reduce", self.kept_bytes)] * (summed if in_layer else 1)
-        return [("all_gather", self._e * self.batch.tokens * self._sizes["V"])]
+        return [("all_gather", self._e * self.batch.logits * self._sizes["V"])]
 
     def _divisor(self, tensor: Tensor) -> tuple[int, int]:
         """By what tensor parallelism divides the outputs and the inputs of a weight."""
@@ -225,7 +232,8 @@ class Layers:
 
     def _table_work(self, part: Part) -> Work:
         kernels, microseconds, sizes = self.rows[part]
-        num_bytes = sum(times * self._sizes.get(name, 0.0) for name, times in sizes.items())
+        shares = {"V": self.batch.logits / self.batch.tokens}
+        num_bytes = sum(times * self._sizes.get(name, 0.0) * shares.get(name, 1.0) for name, times in sizes.items())
         if part == "layer_backward" and self._tiles > 1:  # the MLP runs again
             num_bytes += self.rows["layer_forward"][2].get("f", 0.0) * self._sizes["f"]
         num_bytes *= self.batch.tokens * (self._e / 2 if self._e == 4 else 1)
@@ -260,6 +268,7 @@ class Layers:
             is_table = tensor.shape[0] == model.vocab_size and model.tie_word_embeddings
             if not (is_head or is_table):
                 return Work()
+            tokens = max(round(self.batch.logits / tiles), 1)
         if tensor.kind == "expert" and model.experts is not None:
             groups, tokens = model.experts.num_experts, tokens * model.experts.num_experts_per_tok
             if len(tensor.shape) == 2:

@@ -71,12 +71,12 @@ def layers_of(run: TrainingRun, costs: CardCosts, tokens_per_sequence: float | N
 
 
 def forward_seconds(run: TrainingRun, costs: CardCosts, batch: Batch, *, moved_bytes: float = 0.0) -> float:
-    """Seconds of a forward pass of `batch` alone; `moved_bytes`: what its layers also read and write."""
+    """Seconds of a forward pass of `batch` alone; `moved_bytes`: of the KV cache, which all layers read and write."""
     assert not isinstance(run.model, int)
     step = _Step(run, settings_of(run), costs, Layers(run, run.model, costs, batch), None)
     works, streams = dict(step.layers.works), Streams(costs.beside_collective)
     moved = costs.memory_bound(round(moved_bytes / step.layers.count))
-    works["layer_forward"] += Work(memory_bound=moved)
+    works["layer_forward"] += Work(2 * costs.launch("kernel"), 2, memory_bound=moved)  # keys and values are stored
     step._forward(streams, works, again=True)
     return max(streams.device, streams.host)
 

@@ -99,6 +99,8 @@ def rehearsed(run: dict[str, Any], *, timed: bool) -> dict[str, Any]:
         ]
         words += ["--batch-size", str(run["batch_size"]), "--max-prompt-tokens", str(run["prompt_tokens"])]
         words += ["--max-new-tokens", str(run["new_tokens"]), "--dtype", "bfloat16", "-o", str(folder / "out.jsonl")]
+        # Made-up choices take the tokens in turn, so they do not reach the last one: no completion ends early.
+        words += ["--eos_token_id", str(run["config"]["vocab_size"] - 1)]
         own = [
             *(["--time"] if timed else []),
             "--num-gpus",
@@ -147,14 +149,15 @@ def main() -> None:
         if options.time and "tokens_per_second" not in points[name]["rehearsed"]:
             points[name]["rehearsed"] |= rehearsed(run, timed=True)
         points[name]["estimated"] = estimated(run)
-        summary: dict[str, Any] = {"count": len(points)}
+        summary: dict[str, Any] = {"count": sum("peak_bytes" in one["rehearsed"] for one in points.values())}
         for key in ("peak_bytes", "tokens_per_second"):
             pairs = [
                 (one["estimated"][key], one["rehearsed"].get(key)) for one in points.values() if "estimated" in one
             ]
             errors = [abs(a / b - 1) for a, b in pairs if a and b]
+            worst = round(max(errors, default=0.0), 4)
             summary[key] = (
-                {"median": round(statistics.median(errors), 4), "worst": round(max(errors), 4)} if errors else {}
+                {"count": len(errors), "median": round(statistics.median(errors), 4), "worst": worst} if errors else {}
             )
         RECORD.write_text(json.dumps({"summary": summary, "points": points}, indent=1) + "\n", encoding="utf-8")
         sizes = [run[key] for key in ("mode", "num_gpus", "batch_size", "prompt_tokens", "new_tokens")]

@@ -12,7 +12,7 @@ import json
 import random
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ MODELS = {
 class Countdown(LlamaForCausalLM):  # type: ignore[misc]  # transformers is not followed
     """A Llama in which token N is followed by token N - 1."""
 
+    @wraps(LlamaForCausalLM.forward)  # its signature says that the model takes positions
     def forward(self, input_ids: torch.Tensor, **inputs: Any) -> Any:
         """As a Llama, with the successor of the last token in front."""
         output = super().forward(input_ids, **inputs)
