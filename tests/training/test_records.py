@@ -288,7 +288,6 @@ REPORT = RunReport(
     model_states_bytes=16,
     expected_peak_bytes=None,
     peak_memory_bytes=32,
-    rehearsed=None,
     padding={"share": 0.1},
     recipe={"training": {"output_dir": Path("runs")}},
     ds_config={"zero_optimization": {"stage": 2}, "steps_per_print": INFINITE},

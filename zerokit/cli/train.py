@@ -32,7 +32,6 @@ def train(
     print_recipe: bool = False,
     preview: int | None = None,
     push_to_hub: str | None = None,
-    rehearsed: Path | None = None,
     stuck_after: float = STUCK_AFTER,
     save_within: float = SAVE_WITHIN,
     num_gpus: int | None = None,
@@ -113,7 +112,6 @@ def train(
         save_within=save_within,
         previewed=preview,
         push_to_hub=push_to_hub,
-        rehearsed=rehearsed,
         force=force,
         trust_checkpoint=trust_checkpoint,
         verify=not no_verify,
@@ -121,16 +119,7 @@ def train(
     leave(code)
 
 
-_OF_TRAINING = (
-    "force",
-    "resume",
-    "retries",
-    "trust_checkpoint",
-    "no_verify",
-    "push_to_hub",
-    "rehearsed",
-    "save_within",
-)
+_OF_TRAINING = ("force", "resume", "retries", "trust_checkpoint", "no_verify", "push_to_hub", "save_within")
 """Parameters that change only a run that trains."""
 _ALL_BUT_PRINT_RECIPE = ("recipe", *_OF_TRAINING, "preview", "stuck_after", "num_gpus", "master_port")
 

@@ -35,7 +35,6 @@ def train(
     *,
     previewed: int | None = None,
     push_to_hub: str | None = None,
-    rehearsed: Path | None = None,
     **options: bool,
 ) -> None:
     """Prepare, train, save and report. ZerokitError on every rank for bad input.
@@ -43,7 +42,6 @@ def train(
     Args:
         recipe: its file; None for an embedded one.
         previewed: number of sequences to print instead of training.
-        rehearsed: report of a rehearsal to compare with.
     """
     loaded = read_recipe(group, partial(load_recipe, recipe, overrides), "zerokit train")
     if group.policy.uses_this_machine:
@@ -72,11 +70,6 @@ def train(
         from zerokit.training.upload import check_upload, upload
 
         group.together(lambda: check_upload(push_to_hub) if group.ranks.is_main else None)
-    expected = None
-    if rehearsed is not None:
-        from zerokit.training.report import read_rehearsal
-
-        expected = group.together(lambda: read_rehearsal(rehearsed, group.ranks.world_size))
     context = prepare(group, loaded, **options)
 
     from zerokit.training.run import run  # imports transformers, whose words prepare has set up
@@ -87,7 +80,7 @@ def train(
         locked_swap_folders(group, zero, partial(ds_config_place, loaded)),
     ):
         clear_swap_folder(zero, group.ranks.rank)
-        run(context, expected)
+        run(context)
         if push_to_hub is not None:
             address = group.together(lambda: upload(context.output_dir, push_to_hub) if group.ranks.is_main else "")
             if group.ranks.is_main:

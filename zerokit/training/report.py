@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zerokit.documents import read_bytes, replace_nonfinite
-from zerokit.errors import DocumentError, LaunchError, ZerokitError
+from zerokit.documents import replace_nonfinite
+from zerokit.errors import ZerokitError
 from zerokit.files import write_file
 
 REPORT_FILE = "run.json"
@@ -152,8 +152,6 @@ class RunReport:
     """On the fullest rank's GPU, as it was estimated before the first step; None where it was not."""
     peak_memory_bytes: int
     """Largest measured peak of any rank: allocated bytes on a GPU, growth of the process on CPU."""
-    rehearsed: dict[str, float | None] | None
-    """Figures of ``--rehearsed``: `peak_bytes`, `step_seconds`, `low_seconds`, `high_seconds`."""
     padding: dict[str, float] | None
     """Padding: `share`, `share_if_padded` (with one row per document), `examples_per_step` (documents).
 
@@ -170,34 +168,3 @@ class RunReport:
         text = json.dumps(replace_nonfinite(asdict(self)), indent=2, default=str, allow_nan=False)
         write_file(file, text + "\n")
         return file
-
-
-OPTION = "--rehearsed"
-_MOST_BYTES = 64 << 20
-_SECONDS = ("step_seconds", "low_seconds", "high_seconds")
-
-
-def read_rehearsal(file: Path, world_size: int) -> dict[str, float | None]:
-    """The figures of :attr:`RunReport.rehearsed`. LaunchError for another file, or number of ranks."""
-    try:
-        report = json.loads(read_bytes(file, max_bytes=_MOST_BYTES))
-        ranks, time = int(report["world_size"]), report.get("time")
-        # `device` may be of another rank than the one that needs most.
-        peaks = [report["device"]["peak_bytes"], *(rank["device_peak_bytes"] for rank in report.get("ranks", ()))]
-        found: dict[str, float | None] = {"peak_bytes": max(map(int, peaks))}
-        found |= {name: None if time is None else float(time[name]) for name in _SECONDS}
-    except DocumentError as error:
-        raise LaunchError(
-            f"{file}: {error.message}", where=OPTION, hint="Name a report of 'zerokit rehearse -o FILE'"
-        ) from error
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        raise LaunchError(
-            f"{file} is no report of a rehearsal", where=OPTION, hint="Write it with 'zerokit rehearse -o FILE'"
-        ) from error
-    if ranks != world_size:
-        raise LaunchError(
-            f"{file} is of {ranks} ranks, and this run has {world_size}",
-            where=OPTION,
-            hint=f"Rehearse with --num-gpus {world_size}",
-        )
-    return found

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from zerokit.training.trainer import ZeroTrainer
 
 
-def run(context: RunContext, rehearsed: dict[str, float | None] | None = None) -> None:
+def run(context: RunContext) -> None:
     """Train, evaluate before and after, save, and write ``run.json``.
 
     Raises:
@@ -59,7 +59,7 @@ def run(context: RunContext, rehearsed: dict[str, float | None] | None = None) -
     try:
         with ExitStack() as removal:
             checkpoint = reshard_for_run(group, context.output.resume, context.output_dir, removal)
-            _run(context, checkpoint, removal, rehearsed)
+            _run(context, checkpoint, removal)
     except (MemoryError, RuntimeError) as error:
         text = str(error)
         if not isinstance(error, MemoryError) and not any(words in text for words in _NO_MEMORY):
@@ -77,9 +77,7 @@ def run(context: RunContext, rehearsed: dict[str, float | None] | None = None) -
 _NO_MEMORY = ("out of memory", "can't allocate memory", "Cannot allocate memory")
 
 
-def _run(
-    context: RunContext, checkpoint: Path | None, removal: ExitStack, rehearsed: dict[str, float | None] | None
-) -> None:
+def _run(context: RunContext, checkpoint: Path | None, removal: ExitStack) -> None:
     group = context.group
     note = console.note if group.ranks.is_main else None
     use_monotonic_clock()
@@ -151,7 +149,6 @@ def _run(
         model_states_bytes=expected.model_states_bytes,
         expected_peak_bytes=expected.peak_bytes,
         peak_memory_bytes=max(peaks),
-        rehearsed=rehearsed,
         padding=None if context.padding is None else asdict(context.padding),
         recipe=context.loaded.recipe.model_dump(exclude_unset=True),
         ds_config=context.resolved.ds_config,
@@ -299,32 +296,14 @@ def _print_summary(report: RunReport, context: RunContext, num_files: int) -> No
     steps = quantity(report.steps - report.resumed_from_step, "step")
     since = f" after step {report.resumed_from_step}" if report.resumed_from_step else ""
     mfu = "" if report.mfu is None else f"MFU {report.mfu:.1%}, "
+    expected = report.expected_peak_bytes if report.device == "cuda" else None
+    estimate = "" if expected is None else f", estimated {format_bytes(expected)}"
     console.note(
         f"{steps}{since} in {format_seconds(report.train_seconds)}, "
         f"{report.tokens_per_second:,.0f} tokens/s, {mfu}{', '.join(results)}, "
-        f"peak {format_bytes(report.peak_memory_bytes)} per rank"
+        f"peak {format_bytes(report.peak_memory_bytes)} per rank{estimate}"
     )
-    if beside := compare_with_expected(report):
-        console.note(beside)
     console.note(f"saved the model in {context.output_dir} ({quantity(num_files, 'file')})")
-
-
-def compare_with_expected(report: RunReport) -> str:
-    """Measured and expected figures in one line; empty if nothing was expected."""
-    said = []
-    if report.device == "cuda":
-        of: dict[str, float | None] = {"estimated": report.expected_peak_bytes}
-        of["rehearsed"] = (report.rehearsed or {}).get("peak_bytes")
-        known = [f"{name} {format_bytes(round(value))}" for name, value in of.items() if value is not None]
-        if known:
-            said.append(f"peak per rank {format_bytes(report.peak_memory_bytes)}, {', '.join(known)}")
-    expected = report.rehearsed or {}
-    if report.step_seconds is not None and expected.get("step_seconds") is not None:
-        low, high = expected["low_seconds"], expected["high_seconds"]
-        said.append(
-            f"a step {report.step_seconds:.3g} s, rehearsed {expected['step_seconds']:.3g} ({low:.3g} to {high:.3g}) s"
-        )
-    return f"measured and expected: {'; '.join(said)}" if said else ""
 
 
 def figure(value: float) -> str:
