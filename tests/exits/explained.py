@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from zerokit.exits.explain import Explanation, explain_log
-from zerokit.exits.gpu_memory import Settings
 from zerokit.exits.log import Log
 
 
-def explain(*lines: str, settings: Settings | None = None) -> Explanation:
+def explain(*lines: str) -> Explanation:
     """The explanation of a log that has these lines below a first one."""
-    return explain_log(Log("a.log", "\n".join(["starting", *lines]) + "\n"), settings)
+    return explain_log(Log("a.log", "\n".join(["starting", *lines]) + "\n"))

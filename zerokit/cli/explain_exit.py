@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from zerokit import choices
 from zerokit.cli.command import Command, described
 from zerokit.cli.output import print_json
-
-if TYPE_CHECKING:
-    from zerokit.exits.gpu_memory import Settings
 
 
 class CodeCommand(Command):
@@ -30,7 +27,7 @@ COMMAND = CodeCommand
 
 
 @described("explain-exit")
-def explain_exit(what: list[str], recipe: Path | None = None, output_format: choices.OutputFormat = "text") -> None:
+def explain_exit(what: list[str], output_format: choices.OutputFormat = "text") -> None:
     """Explain why a run died: the cause first, with its line in the log, then the fix.
 
     Of the logs of several ranks, one answer is the first cause, and what followed from it.
@@ -43,9 +40,8 @@ def explain_exit(what: list[str], recipe: Path | None = None, output_format: cho
     from zerokit.exits.several import explain_logs
     from zerokit.reporting.terminal import show
 
-    settings = None if recipe is None else _settings(recipe)
     code = parse_code(what[0]) if len(what) == 1 and not is_file(Path(what[0])) else None
-    found = explain_logs(what, settings) if code is None else explain_code(code)
+    found = explain_logs(what) if code is None else explain_code(code)
     if output_format == "json":
         names = ("log", "cause", "message", "fix", "line", "text", "also")
         print_json({name: asdict(found)[name] for name in names})
@@ -58,24 +54,3 @@ def explain_exit(what: list[str], recipe: Path | None = None, output_format: cho
         show(f"  also: {one}" for one in found.also)
     if found.cause == "unknown":
         raise typer.Exit(1)
-
-
-def _settings(recipe: Path) -> Settings:
-    """The sizes of a run that its recipe sets."""
-    from zerokit.exits.gpu_memory import Settings
-    from zerokit.recipe.load import load_recipe
-    from zerokit.recipe.zero import offload_device, zero_section
-
-    data = load_recipe(recipe).recipe
-    zero = zero_section(data)
-
-    def whole(value: object, default: int) -> int:
-        return value if isinstance(value, int) and value > 0 else default
-
-    return Settings(
-        micro_batch_size=whole(data.training.get("per_device_train_batch_size"), 8),
-        gradient_accumulation_steps=whole(data.training.get("gradient_accumulation_steps"), 1),
-        checkpoints_activations=data.training.get("gradient_checkpointing") is True,
-        zero_stage=whole(zero.get("stage"), 0),
-        offloads_optimizer=offload_device(zero, "offload_optimizer") in ("cpu", "nvme"),
-    )

@@ -28,7 +28,6 @@ from zerokit.exits.causes import (
     with_advice,
 )
 from zerokit.exits.codes import meaning, parse_code, signal_of
-from zerokit.exits.gpu_memory import Settings
 from zerokit.exits.killed_rank import killed_ranks
 from zerokit.exits.libraries import where_to_look
 from zerokit.exits.log import Log
@@ -139,7 +138,7 @@ def explain_code(code: int) -> Explanation:
     return Explanation(signal_of(code) or EXIT_CODE, message, fix)
 
 
-def explain_log(log: Log, settings: Settings | None = None) -> Explanation:
+def explain_log(log: Log) -> Explanation:
     """Explain why the run of a log died; the cause is ``unknown`` if the log does not show it."""
     text = log.text
     events = [*_known_causes(log)]
@@ -149,7 +148,7 @@ def explain_log(log: Log, settings: Settings | None = None) -> Explanation:
     if all(event.weight in (Weight.GENERAL, Weight.MENTIONED) for event in left) and _has_ended_well(log):
         return replace(_ENDED_WELL, log=log.name)
     if not left:
-        return _unexplained(log, tuple(_other_findings(events, None, log, settings)))
+        return _unexplained(log, tuple(_other_findings(events, None, log)))
     root = _FIRST_FAILED.search(text)
 
     def nearness(event: _Event) -> tuple[Weight, int, bool, int]:
@@ -162,7 +161,7 @@ def explain_log(log: Log, settings: Settings | None = None) -> Explanation:
         return event.weight, _stop_order(event), is_other, event.offset
 
     chosen = min(left, key=nearness)
-    first = _with_details(chosen, log, settings)
+    first = _with_details(chosen, log)
     line = log.line_at(first.offset)
     begin, end = log.bounds(first.offset)
     rank = _RANK.search(text, begin, end)
@@ -180,7 +179,7 @@ def explain_log(log: Log, settings: Settings | None = None) -> Explanation:
     hang = _hang_hint(log) if _is_stop(first) else ""
     also = (
         *(_other_zerokit_errors(first, left, log) if first.cause == ZEROKIT else ()),
-        *_other_findings(events, chosen.cause, log, settings),
+        *_other_findings(events, chosen.cause, log),
         *(flight_recorder.dumps(text) if first.cause == NCCL_TIMEOUT else ()),
     )
     return Explanation(
@@ -274,7 +273,7 @@ def _known_causes(log: Log) -> Iterator[_Event]:
                 break
 
 
-def _with_details(event: _Event, log: Log, settings: Settings | None) -> _Event:
+def _with_details(event: _Event, log: Log) -> _Event:
     """Add details from the lines around an event. They are slow, so only reported events get them."""
     if event.cause not in _BY_FRAMES:
         return event
@@ -292,7 +291,7 @@ def _with_details(event: _Event, log: Log, settings: Settings | None) -> _Event:
         pinned = gpu_memory.explain_pinning(above)
         return replace(event, cause="pinned-memory", message=pinned[0], fix=pinned[1]) if pinned else event
     line = log.text[event.offset : min(end, event.offset + 4 * _MAX_WIDTH)]
-    message, fix = gpu_memory.explain(line, above, settings)
+    message, fix = gpu_memory.explain(line, above)
     return replace(event, message=message, fix=fix)
 
 
@@ -364,14 +363,14 @@ def _other_zerokit_errors(first: _Event, events: list[_Event], log: Log) -> Iter
         yield f"{len(others) - _MAX_ZEROKIT_ERRORS:,} more errors of zerokit"
 
 
-def _other_findings(events: list[_Event], cause: str | None, log: Log, settings: Settings | None) -> Iterator[str]:
+def _other_findings(events: list[_Event], cause: str | None, log: Log) -> Iterator[str]:
     """The other kinds of lines, each at its first occurrence."""
     seen = {cause, LOST_RANK}
     for event in sorted(events, key=lambda event: event.offset):
         if event.cause not in seen and event.weight not in (Weight.EXIT, Weight.LEFT):
             seen.add(event.cause)
             if len(seen) <= 2 + _MAX_OTHERS:
-                yield f"line {log.line_at(event.offset)}: {_with_details(event, log, settings).message}"
+                yield f"line {log.line_at(event.offset)}: {_with_details(event, log).message}"
 
 
 def _end(log: Log) -> int:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from zerokit.hardware.non_torch_memory import EXPANDABLE_SEGMENTS
 from zerokit.tables import table_of
@@ -18,18 +17,7 @@ _PHASES: Mapping[str, str] = _TABLE["phases"]
 _MOST_CHANGES = 3
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Sizes of a run, from its recipe."""
-
-    micro_batch_size: int = 1
-    gradient_accumulation_steps: int = 1
-    checkpoints_activations: bool = False
-    zero_stage: int = 0
-    offloads_optimizer: bool = False
-
-
-def explain(line: str, frames: Sequence[str], settings: Settings | None) -> tuple[str, str]:
+def explain(line: str, frames: Sequence[str]) -> tuple[str, str]:
     """What happened, and what to change.
 
     Args:
@@ -51,10 +39,9 @@ def explain(line: str, frames: Sequence[str], settings: Settings | None) -> tupl
             return message, f"Another process holds about {_shown(others)} of it: see nvidia-smi, and end it"
     if idle is not None and asked is not None and idle >= asked:
         return message, (
-            f"{_shown(idle)} are reserved, but fragmented: set {EXPANDABLE_SEGMENTS}; then "
-            + _changes(frames, settings)
+            f"{_shown(idle)} are reserved, but fragmented: set {EXPANDABLE_SEGMENTS}; then {_changes(frames)}"
         )
-    changes = _changes(frames, settings)
+    changes = _changes(frames)
     return message, changes[0].upper() + changes[1:]
 
 
@@ -75,29 +62,16 @@ def explain_pinning(frames: Sequence[str]) -> tuple[str, str] | None:
     )
 
 
-def _changes(frames: Sequence[str], settings: Settings | None) -> str:
+def _changes(frames: Sequence[str]) -> str:
     """The changes to try first, cheapest first."""
-    own = settings or Settings(micro_batch_size=2)
-    changes = []
     at = "".join(frames)
     of_states = re.search(r"initialize|\.step\(|_init_|\.to\(|from_pretrained", at) and "backward" not in at
-    if own.micro_batch_size > 1 and not of_states:
-        exact = settings is not None
-        changes.append(
-            f"per_device_train_batch_size {own.micro_batch_size // 2} and gradient_accumulation_steps "
-            f"{own.gradient_accumulation_steps * 2}"
-            if exact
-            else "half the micro-batch and twice the gradient accumulation"
-        )
-    if not own.checkpoints_activations and not of_states:
-        changes.append("gradient_checkpointing")
+    changes = []
+    if not of_states:
+        changes += ["half the micro-batch and twice the gradient accumulation", "gradient_checkpointing"]
     if re.search(r"cross_entropy|logits|lm_head", at):
         changes.append("a chunked loss (use_liger_kernel), because the logits did not fit")
-    if own.zero_stage < 3:
-        changes.append(f"ZeRO stage {own.zero_stage + 1 if own.zero_stage else 3}")
-    if not own.offloads_optimizer:
-        changes.append("offload_optimizer to the CPU")
-    changes.append("shorter sequences, or more or larger GPUs")
+    changes += ["ZeRO stage 3", "offload_optimizer to the CPU", "shorter sequences, or more or larger GPUs"]
     words = "; ".join(changes[:_MOST_CHANGES])
     return f"try in this order: {words}. 'zerokit estimate' shows beforehand whether it fits"
 

@@ -12,7 +12,6 @@ from zerokit.errors import DocumentError
 from zerokit.exits import gloo, nccl
 from zerokit.exits.causes import GLOO_TIMEOUT, NCCL_TIMEOUT, Weight
 from zerokit.exits.explain import Explanation, explain_log
-from zerokit.exits.gpu_memory import Settings
 from zerokit.exits.log import Log, read_log
 from zerokit.exits.progress import world_size
 from zerokit.units import quantity
@@ -44,7 +43,7 @@ class _Found:
     """Month, day and time at which it happened, if its log says so."""
 
 
-def explain_logs(paths: Sequence[str], settings: Settings | None = None) -> Explanation:
+def explain_logs(paths: Sequence[str]) -> Explanation:
     """Explain why a run died, by the logs of its ranks; folders are searched for logs.
 
     Raises:
@@ -52,7 +51,7 @@ def explain_logs(paths: Sequence[str], settings: Settings | None = None) -> Expl
     """
     names, notes = _log_files(paths)
     if len(names) == 1 and not notes:
-        return explain_log(read_log(names[0]), settings)
+        return explain_log(read_log(names[0]))
     found: list[_Found] = []
     collectives = _Collectives()
     refused: list[DocumentError] = []
@@ -63,7 +62,7 @@ def explain_logs(paths: Sequence[str], settings: Settings | None = None) -> Expl
             refused.append(error)
             continue
         if log.text.strip():
-            explanation = explain_log(log, settings)
+            explanation = explain_log(log)
             found.append(_Found(explanation, _time(log, explanation)))
             collectives.add(log)
     notes += [f"not read: {error}" for error in refused[:_MOST_NAMES]]

@@ -296,7 +296,7 @@ _OPTIONS = {
     "checkpoint prune .": "keep format",
     "checkpoint export .": "dtype base output",
     "launch-script r.yaml": "for num-nodes gpus-per-node hostfile image volume accelerator",
-    "explain-exit -9": "recipe format",
+    "explain-exit -9": "format",
     "doctor": "hostfile recipe master-port format",
     "env": "format",
 }
