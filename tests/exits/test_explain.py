@@ -548,8 +548,8 @@ def test_what_is_neither_log_nor_code_gives_2(word: str, zerokit: Run) -> None:
     refused(zerokit, "explain-exit", word)
 
 
-@pytest.mark.parametrize("packed", [b"\x28\xb5\x2f\xfdxxxx", b"PK\x03\x04xxxx"])
-def test_a_log_that_python_cannot_unpack_is_refused(tmp_path: Path, packed: bytes) -> None:
+@pytest.mark.parametrize("packed", [b"\x28\xb5\x2f\xfdxxxx", b"PK\x03\x04xxxx", b"\x1f\x8bxxxx"])
+def test_a_compressed_log_is_refused(tmp_path: Path, packed: bytes) -> None:
     (tmp_path / "a.log").write_bytes(packed)
     with pytest.raises(DocumentError, match="is compressed"):
         read_log(str(tmp_path / "a.log"))

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import json
-import lzma
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import refused
 from tests.exits.test_explain import Run, gloo_timeout, out_of_memory, timeout
-from zerokit.errors import DocumentError
 from zerokit.exits import several
 from zerokit.exits.several import explain_logs
 
@@ -86,23 +81,6 @@ def test_the_last_attempt_of_torchrun_is_explained(tmp_path: Path) -> None:
     found = explain_logs([str(tmp_path)])
     assert (found.cause, found.also[-1].startswith("1 log of earlier attempts left out")) == ("host-memory", True)
     assert explain_logs([str(tmp_path / "r/attempt_0")]).message == "ValueError: no batch"
-
-
-@pytest.mark.parametrize(("ending", "pack"), [("gz", gzip.compress), ("bz2", bz2.compress), ("xz", lzma.compress)])
-def test_a_compressed_log_is_read(tmp_path: Path, ending: str, pack: Callable[[bytes], bytes]) -> None:
-    packed = pack(("\n".join((*RAISED, "end")) + "\n").encode())
-    (tmp_path / f"rank0.log.{ending}").write_bytes(packed)
-    found = explain_logs([str(tmp_path)])
-    assert (found.message, found.line) == ("ValueError: no batch", 3)
-
-
-def test_a_compressed_log_that_is_cut_off_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
-    whole = gzip.compress("".join(f"{number * 7919 % 1000003}\n" for number in range(20000)).encode())
-    (tmp_path / "a.log.gz").write_bytes(whole[: len(whole) // 2])
-    assert int(explain_logs([str(tmp_path / "a.log.gz")]).line or 0) > 5000
-    (tmp_path / "a.log.gz").write_bytes(b"\x1f\x8b\x08" + b"\0" * 7 + b"\xff" * 90)
-    with pytest.raises(DocumentError, match="cannot be unpacked"):
-        explain_logs([str(tmp_path / "a.log.gz")])
 
 
 def test_a_log_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path, zerokit: Run) -> None:

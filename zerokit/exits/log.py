@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import json
-import lzma
 import re
 import sys
-import zlib
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from zerokit.documents import printable, unreadable_reason
 from zerokit.errors import DocumentError
@@ -24,9 +20,8 @@ HEAD_BYTES = 1 << 20
 TAIL_BYTES = 4 << 20
 """The last part includes the tracebacks of a thousand ranks."""
 _CHUNK = 1 << 20
-_UNPACK: dict[bytes, Callable[[BinaryIO], Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
-"""What opens a compressed file, by its first bytes."""
-_MOST_UNPACKED = 512 << 20
+_COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"PK\x03\x04", b"\x28\xb5\x2f\xfd")
+"""First bytes of files of gzip, bzip2, xz, zip and zstd."""
 _WIDEST = 10_000
 """Maximum characters of a line, apart from matches of patterns."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -86,10 +81,10 @@ class Log:
 
 
 def read_log(path: str) -> Log:
-    """Read a log, which may be compressed by gzip, bzip2 or xz; ``-`` is standard input.
+    """Read a log; ``-`` is standard input.
 
     Raises:
-        DocumentError: there is no such file, or it is a folder, a special file, or no text.
+        DocumentError: there is no such file, or it is a folder, a special file, or compressed.
     """
     if path == "-":
         return _read(sys.stdin.buffer, "stdin")
@@ -98,10 +93,7 @@ def read_log(path: str) -> Log:
         raise DocumentError(refused, where=name, hint="Name a log file; for a pipe: explain-exit - < PIPE")
     try:
         with Path(path).open("rb") as file:
-            magic = file.read(6)
-            file.seek(0)
-            unpack = next((unpack for start, unpack in _UNPACK.items() if magic.startswith(start)), None)
-            return _read(_Unpacked(unpack(file), name) if unpack else file, name)
+            return _read(file, name)
     except FileNotFoundError:
         hint = "Give a log, '-' for standard input, or an exit code such as -9"
         raise DocumentError("no such file", where=name, hint=hint) from None
@@ -110,9 +102,9 @@ def read_log(path: str) -> Log:
         raise DocumentError(f"cannot be read: {reason}", where=name, hint="Name a log file") from None
 
 
-def _read(file: BinaryIO | _Unpacked, name: str) -> Log:
+def _read(file: BinaryIO, name: str) -> Log:
     head = _exactly(file, HEAD_BYTES)
-    if head.startswith((b"PK\x03\x04", b"\x28\xb5\x2f\xfd", *_UNPACK)):
+    if head.startswith(_COMPRESSED):
         raise DocumentError("is compressed", where=name, hint="Unpack it: zcat LOG | zerokit explain-exit -")
     tail = bytearray()
     left_out, is_whole = 0, True
@@ -133,30 +125,7 @@ def _read(file: BinaryIO | _Unpacked, name: str) -> Log:
     return Log(name, text + rest, begin, left_out, breaks)
 
 
-class _Unpacked:
-    """A compressed stream. A run that was killed may leave an incomplete one, whose text ends early."""
-
-    def __init__(self, file: Any, name: str) -> None:
-        self._file, self._name = file, name
-        self._size = 0
-
-    def read(self, size: int) -> bytes:
-        """At most that many bytes; none at the end."""
-        try:
-            chunk: bytes = self._file.read1(size)
-        except EOFError:
-            return b""
-        except (OSError, zlib.error, lzma.LZMAError) as error:
-            hint = "Name a log file"
-            raise DocumentError(f"cannot be unpacked: {error}", where=self._name, hint=hint) from None
-        self._size += len(chunk)
-        if self._size > _MOST_UNPACKED:
-            hint = "Give its end: zcat LOG | tail -n 100000 | zerokit explain-exit -"
-            raise DocumentError("has more than 512 MiB of text", where=self._name, hint=hint)
-        return chunk
-
-
-def _exactly(file: BinaryIO | _Unpacked, size: int) -> bytes:
+def _exactly(file: BinaryIO, size: int) -> bytes:
     content = bytearray()
     while len(content) < size and (chunk := file.read(size - len(content))):
         content += chunk
