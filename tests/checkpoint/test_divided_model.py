@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -54,17 +53,11 @@ def mapped(*ranks: list[dict[str, Any]], shard: list[int], shape: tuple[int, ...
         ({}, WEIGHT.chunk(2)),
         ({}, WEIGHT.split([5, 3])),
         ({"parameter_with_row_parallelism_patterns": [PATTERN]}, WEIGHT.chunk(3, 1)),
-        ({"parameter_with_row_parallelism_patterns": [r"layers\.\d+\.weight"]}, WEIGHT.split([1, 5], 1)),
-        ({"tp_replicated_parameter_patterns": [r"layers.*"]}, [WEIGHT, WEIGHT]),
-        ({"tp_replicated_parameter_patterns": [r"(tied\.embed|layers\.\d+)\.weight"]}, [WEIGHT, WEIGHT]),
-        ({"tp_replicated_parameter_patterns": [r".*layers.\d+.*wei.*"]}, [WEIGHT, WEIGHT]),
+        ({"parameter_with_row_parallelism_patterns": [PATTERN]}, WEIGHT.split([1, 5], 1)),
+        ({"tp_replicated_parameter_patterns": [PATTERN]}, [WEIGHT, WEIGHT]),
         (
             {"vocabulary_parameter_patterns": [PATTERN], "original_vocab_size": 8},
             torch.cat([WEIGHT, torch.zeros(2, 6)]).chunk(2),
-        ),
-        (
-            {"parameter_with_2_sub_params_cat_dim_0": [PATTERN]},
-            [torch.cat([WEIGHT[:2], WEIGHT[4:6]]), torch.cat([WEIGHT[2:4], WEIGHT[6:]])],
         ),
         (
             mapped(
@@ -92,30 +85,19 @@ def test_a_tensor_is_what_it_was(info: dict[str, Any], cut: list[torch.Tensor], 
     [
         (None, "does not describe how 2 tensor-parallel ranks have divided"),
         ({"parameter_to_average_patterns": [PATTERN]}, "of an unsupported kind"),
+        ({"parameter_with_2_sub_params_cat_dim_0": [PATTERN]}, "of an unsupported kind"),
+        ({"parameter_with_sub_params": [{"patterns": [PATTERN]}]}, "of an unsupported kind"),
         (mapped([piece([4, 6], [0, [6, 1]], [0, [6, 1]])], [], shard=[4, 6]), "do not fit together"),
         (mapped([piece([4, 6], [0, [6, 1]], [90, [6, 1]])], [], shard=[4, 6]), "do not fit together"),
         (mapped([piece([4, 6], [0, [6, 1]], [-24, [6, 1]])], [], shard=[4, 6]), "do not fit together"),
         (mapped([], [], shard=[3, 6]), "of another shape than its map says"),
-        *(
-            ({"parameter_with_row_parallelism_patterns": [pattern]}, "which is invalid or too slow")
-            for pattern in ("(.*)*x", "(a+)+$", "[", "(?:a|a)" * 30, "l" + ".*" * 30 + "x", "(?=l)", "a" * 301)
-        ),
+        ({"parameter_with_row_parallelism_patterns": [r"^layers\.\d+\.weight$"]}, "which is more than a name"),
+        ({"parameter_with_sub_params": [{"patterns": ["layers.*"]}]}, "which is more than a name"),
     ],
 )
 def test_a_cut_that_cannot_be_is_refused(info: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises((CheckpointError, ValueError), match=message):
         elements(TensorParallelCuts(info, []).joined(NAME, parts(tmp_path, *WEIGHT.chunk(2)))[0])
-
-
-@pytest.mark.parametrize(
-    ("pattern", "is_used"),
-    [(PATTERN, True), ("^frozen\\.weight$", True), (r"\w+\.0\.weight", True), (r"module\..*norm", False)],
-)
-def test_a_pattern_of_no_tensor_is_refused(pattern: str, is_used: bool, tmp_path: Path) -> None:
-    cuts = TensorParallelCuts({"tp_replicated_parameter_patterns": [pattern]}, [])
-    (tensor,) = parts(tmp_path, WEIGHT)
-    with nullcontext() if is_used else pytest.raises(CheckpointError, match="which matches no tensor"):
-        cuts.check_used({NAME: tensor})
 
 
 def test_a_tensor_that_one_rank_lacks_is_named_whichever_that_is(tmp_path: Path) -> None:

@@ -155,8 +155,6 @@ def _united(saved: Sequence[SavedStates], parts: Sequence[DeepSpeedCheckpoint]) 
     cuts = TensorParallelCuts(models[0].get("universal_checkpoint_info"), buffers)
     masters, pairs = join_ranks([part.masters for part in parts], facts.tensor_parallel, cuts)
     weights, others = join_ranks([part.weights for part in parts], facts.tensor_parallel, cuts)
-    if facts.tensor_parallel > 1:
-        cuts.check_used(weights | masters)
     pairs += [(one, copy) for one, copy in others if one.name not in masters]
     if facts.pipeline_stages is not None:
         names = tied_layer_names(weights, masters)

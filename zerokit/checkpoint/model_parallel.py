@@ -1,7 +1,7 @@
 """Joins a model that is divided by tensor parallelism or pipeline parallelism.
 
 DeepSpeed describes tensor-parallel cuts in ``universal_checkpoint_info``: by an affine map per tensor
-(checkpoint/affine.py), or by patterns of names as in Megatron (checkpoint/constants.py).
+(checkpoint/affine.py), or by lists of names, which are written as patterns (checkpoint/constants.py).
 """
 
 from __future__ import annotations
@@ -23,15 +23,14 @@ from zerokit.errors import CheckpointError
 Tensors = Mapping[str, NamedTensor]
 _REPLICATED = "tp_replicated_parameter_patterns"
 _ROWS = "parameter_with_row_parallelism_patterns"
-_TWO_PARTS = "parameter_with_2_sub_params_cat_dim_0"
 _VOCABULARY = "vocabulary_parameter_patterns"
 _VOCABULARY_SIZE = "original_vocab_size"
-_NOT_JOINED = ("parameter_to_average_patterns", "autotp_unsupported_parameter_patterns")
-_PATTERNS = (_REPLICATED, _ROWS, _TWO_PARTS, _VOCABULARY, *_NOT_JOINED)
-_MOST_OF_PATTERN = 300
-_MOST_WAYS = 5_000_000
-"""Limit of ways to match a pattern on a name: an untrusted file must not take hours."""
-_REPEATED_GROUP = re.compile(r"\)[*+?{]|\(\?(?!:)")
+_NOT_JOINED = (
+    "parameter_to_average_patterns",
+    "autotp_unsupported_parameter_patterns",
+    "parameter_with_2_sub_params_cat_dim_0",
+)
+_PATTERNS = (_REPLICATED, _ROWS, _VOCABULARY, *_NOT_JOINED)
 
 
 class _Run(NamedTuple):
@@ -97,7 +96,7 @@ class TensorParallelCuts:
         first = parts[0]
         if len(parts) == 1:
             return first, []
-        found = self._maps.get(f"^{re.escape(name)}$")
+        found = self._maps.get(_literal(name))
         is_replicated = name in self._buffers or self._is(_REPLICATED, first)
         # Stage 3 describes a parameter that zero.Init has partitioned as empty.
         if found is not None and not (is_replicated and 0 in found["logical_shape"]):
@@ -110,13 +109,12 @@ class TensorParallelCuts:
                 f"does not describe how {len(parts):,} tensor-parallel ranks have divided '{name}'",
                 "Load it on the same number of ranks; engine.save_16bit_model() then gathers tensors",
             )
-        sub_parts = [
-            one for one in self._info.get("parameter_with_sub_params", ()) if _matches(one["patterns"], name, first)
-        ]
-        if sub_parts or any(self._is(key, first) for key in _NOT_JOINED):
+        in_sub_parts = [one["patterns"] for one in self._info.get("parameter_with_sub_params", ())]
+        for pattern in itertools.chain(*in_sub_parts, *(self._info.get(key, ()) for key in _PATTERNS)):
+            if not _is_literal(pattern):
+                _refuse(first, f"divides tensors by the pattern '{pattern[:80]}', which is more than a name")
+        if any(_literal(name) in one for one in in_sub_parts) or any(self._is(key, first) for key in _NOT_JOINED):
             _refuse(first, f"has '{name}' in tensor-parallel parts of an unsupported kind")
-        if self._is(_TWO_PARTS, first):
-            return _by_axis(name, parts, 0, sub_parts=2), []
         whole = _by_axis(name, parts, 1 if self._is(_ROWS, first) else 0)
         rows = self._info.get(_VOCABULARY_SIZE)
         if isinstance(rows, int) and 0 < rows < whole.shape[0] and self._is(_VOCABULARY, first):
@@ -124,56 +122,23 @@ class TensorParallelCuts:
             whole = replace(whole, shape=shape, pieces=whole.cut(0, math.prod(shape)).pieces)
         return whole, []
 
-    def check_used(self, tensors: Tensors) -> None:
-        """Check that every pattern matches a tensor: a pattern that matches none would change how tensors are
-        joined.
-
-        ds_to_universal.py checks the same (`unmatched_patterns`). A literal pattern may name a frozen
-        parameter, which is not always saved.
-
-        Raises:
-            CheckpointError: a pattern matches no name.
-        """
-        first = next(iter(tensors.values()), None)
-        patterns = [one for key in _PATTERNS for one in (self._info or {}).get(key, ())]
-        if first is None or all(f"^{re.escape(name)}$" in self._maps for name in tensors):
-            return
-        for pattern in patterns:
-            if not _is_literal(pattern) and not any(_matches([pattern], name, first) for name in tensors):
-                _refuse(first, f"has the pattern '{pattern}' in universal_checkpoint_info, which matches no tensor")
-
     def _is(self, key: str, tensor: NamedTensor) -> bool:
-        return _matches((self._info or {}).get(key, ()), tensor.name, tensor)
+        return _literal(tensor.name) in (self._info or {}).get(key, ())
 
 
 def replicated_names(info: Any, names: Iterable[str]) -> set[str]:
     """The names that AutoTP describes as whole on every rank."""
     patterns = info.get(_REPLICATED, ()) if isinstance(info, Mapping) else ()
-    return {name for name in names if f"^{re.escape(name)}$" in patterns}
+    return {name for name in names if _literal(name) in patterns}
 
 
-def _matches(patterns: Any, name: str, tensor: NamedTensor) -> bool:
-    return any(pattern == f"^{re.escape(name)}$" or _match(pattern, name, tensor) for pattern in patterns)
-
-
-def _match(pattern: str, name: str, tensor: NamedTensor) -> bool:
-    if _is_literal(pattern):
-        return False  # of another name
-    # Each repeated part may end anywhere, and each group may be any of its alternatives.
-    repeated = sum(pattern.count(one) for one in "*+?{")
-    ways = math.comb(len(name) + repeated, repeated) << pattern.count("|")
-    if len(pattern) <= _MOST_OF_PATTERN and ways <= _MOST_WAYS and not _REPEATED_GROUP.search(pattern):
-        try:
-            return re.match(pattern, name) is not None
-        except (re.error, OverflowError, RecursionError):
-            pass
-    _refuse(tensor, f"has the pattern '{pattern[:80]}' in universal_checkpoint_info, which is invalid or too slow")
+def _literal(name: str) -> str:
+    """The pattern that matches this name only."""
+    return f"^{re.escape(name)}$"
 
 
 def _is_literal(pattern: str) -> bool:
-    """Whether it matches one name only, as those of automatic tensor parallelism."""
-    name = re.sub(r"\\(\W)", r"\1", pattern[1:-1])
-    return pattern == f"^{re.escape(name)}$"
+    return pattern == _literal(re.sub(r"\\(\W)", r"\1", pattern[1:-1]))
 
 
 def join_ranks(
@@ -227,13 +192,13 @@ def tied_layer_names(weights: Tensors, masters: Tensors) -> dict[str, str]:
     return names
 
 
-def _by_axis(name: str, parts: Sequence[NamedTensor], axis: int, *, sub_parts: int = 1) -> NamedTensor:
-    """Concatenate parts along an axis; with `sub_parts` first all first halves, then all second halves."""
+def _by_axis(name: str, parts: Sequence[NamedTensor], axis: int) -> NamedTensor:
+    """Concatenate parts along an axis."""
     shapes = [list(part.shape) for part in parts]
     if len({(*shape[:axis], 0, *shape[axis + 1 :]) for shape in shapes}) > 1 or len(shapes[0]) <= axis:
         _refuse(parts[0], f"has parts of '{name}' that do not fit together")
     shape = (*shapes[0][:axis], sum(one[axis] for one in shapes), *shapes[0][axis + 1 :])
-    rows = math.prod(shape[:axis]) * sub_parts
+    rows = math.prod(shape[:axis])
     widths = [part.numel // rows if rows else 0 for part in parts]
 
     def runs() -> Iterator[_Run]:
