@@ -221,7 +221,7 @@ def test_num_gpus_runs_deepspeeds_launcher(zerokit: Run, tmp_path: Path, monkeyp
     assert (code, len(started)) == (2, 3)
     assert "r.yaml:7 (training.output_dir): 'out' has the model of an earlier run. Name another" in err
     assert zerokit("train", *words, "--force")[0] == 0
-    code, _, err = zerokit("train", *words, "--force", "--training.report_to", "[csv, trackio]")
+    code, _, err = zerokit("train", *words, "--force", "--training.report_to", "[trackio]")
     assert (code, len(started)) == (2, 4)
     assert "--training.report_to: trackio is not installed. Run pip install trackio" in err
     for value, said in {"5": "expected text, found 5", "a" * 300: "cannot read 'aaa"}.items():

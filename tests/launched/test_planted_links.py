@@ -24,7 +24,7 @@ from tests.planted import KINDS, SECRET, Place, names_below, watched
 from tests.processes import PATIENCE
 from zerokit.staging import MARK
 
-TRAIN = ("--training.save_strategy", "steps", "--training.save_steps", "1", "--training.report_to", "[csv]")
+TRAIN = ("--training.save_strategy", "steps", "--training.save_steps", "1")
 IN_RUN = ("--training.output_dir", "run")
 RESUME = ("--training.resume_from_checkpoint", "true", "--training.max_steps", "3")
 COMMANDS: dict[str, tuple[str, ...]] = {

@@ -17,9 +17,7 @@ from zerokit.documents import parse_json
 from zerokit.reporting.losses import read_losses
 from zerokit.training.progress import RunProgress
 from zerokit.training.report import METRICS_FILE, REPORT_FILE, RunReport, git_commit
-from zerokit.training.run import draw_losses
 from zerokit.training.throughput import Throughput
-from zerokit.training.trackers import CURVE_FILE
 
 INFINITE = float("inf")
 NAN = float("nan")
@@ -93,21 +91,6 @@ def test_a_log_tells_the_speed_of_the_steps_since_the_last_one(
     assert first == "step 1/4  loss 1.0000  15 tokens/s  MFU 15.0%  peak 1.00 MiB  12.0 s left"
     assert second == "step 2/4  loss 1.0000  30 tokens/s  MFU 30.0%  peak 1.00 MiB  1 min 46 s left"
     assert throughput.step_seconds == 2
-
-
-def test_each_figure_is_a_line_of_a_table(tmp_path: Path) -> None:
-    drive(RunProgress(tmp_path, to_csv=True), {1: {"loss": 3.0}})
-    drive(RunProgress(tmp_path, to_csv=True), {1: {"loss": 2.5, "learning_rate": 0.1}})
-    drive(RunProgress(tmp_path, to_csv=True), {2: {"eval_loss": 2.25}}, start=1)
-    rows = [line.split(",") for line in (tmp_path / "metrics.csv").read_text().splitlines()]
-    assert rows[0] == ["step", "elapsed_seconds", "name", "value"]
-    assert [(step, *rest) for step, _, *rest in rows[1:]] == [
-        ("0", "max_steps", "4"),
-        ("1", "loss", "2.5"),
-        ("1", "learning_rate", "0.1"),
-        ("1", "max_steps", "4"),
-        ("2", "eval_loss", "2.25"),
-    ]
 
 
 def test_the_curve_has_a_line_for_each_loss(tmp_path: Path) -> None:
@@ -305,29 +288,13 @@ def test_the_report_is_strict_json_with_every_field(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("plant", [Path.symlink_to, Path.hardlink_to])
-def test_lines_are_added_to_the_files_of_the_run_alone(plant: Any, tmp_path: Path) -> None:
+def test_lines_are_added_to_the_file_of_the_run_alone(plant: Any, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    drive(RunProgress(run, to_csv=True), {1: {"loss": 3.0}})
-    for name in (METRICS_FILE, "metrics.csv"):
-        (run / name).rename(tmp_path / name)
-        plant(run / name, tmp_path / name)
-    before = [(tmp_path / name).read_bytes() for name in (METRICS_FILE, "metrics.csv")]
-    drive(RunProgress(run, to_csv=True), {2: {"loss": 2.0}}, start=1)
-    assert [(tmp_path / name).read_bytes() for name in (METRICS_FILE, "metrics.csv")] == before
+    drive(RunProgress(run), {1: {"loss": 3.0}})
+    (run / METRICS_FILE).rename(tmp_path / METRICS_FILE)
+    plant(run / METRICS_FILE, tmp_path / METRICS_FILE)
+    before = (tmp_path / METRICS_FILE).read_bytes()
+    drive(RunProgress(run), {2: {"loss": 2.0}}, start=1)
+    assert (tmp_path / METRICS_FILE).read_bytes() == before
     # A second name of the file has what the run has written until now.
     assert [line["step"] for line in lines(run)] == ([1, 2] if plant is Path.symlink_to else [0, 1, 1, 2])
-
-
-def test_the_curve_takes_the_place_of_a_link(tmp_path: Path) -> None:
-    drive(RunProgress(tmp_path), {1: {"loss": 3.0}})
-    (tmp_path / "theirs").write_text("theirs")
-    (tmp_path / CURVE_FILE).symlink_to("theirs")
-    draw_losses(tmp_path)
-    assert (tmp_path / "theirs").read_text() == "theirs"
-    assert "Loss of" in (tmp_path / CURVE_FILE).read_text()
-
-
-def test_a_run_without_losses_has_no_curve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    drive(RunProgress(tmp_path), {})
-    draw_losses(tmp_path)
-    assert f"{tmp_path / CURVE_FILE} cannot be written: there is nothing to draw" in capsys.readouterr().err

@@ -37,7 +37,7 @@ from zerokit.resolving.run import Run
 from zerokit.training.optimizers import check_offloaded_optimizer, replace_fused_optimizer
 from zerokit.training.sequence_parallel import parallelism_config
 from zerokit.training.tensor_parallel import check_tensor_parallel
-from zerokit.training.trackers import BUILT_IN, trackers
+from zerokit.training.trackers import trackers
 from zerokit.units import format_bytes, quantity
 from zerokit.writing.build import build_ds_config
 from zerokit.writing.named_optimizer import write_optimizer
@@ -249,7 +249,7 @@ def build_arguments(
     _use_new_names(keys)
     if place.parallelism.sequence > 1:
         keys["parallelism_config"] = parallelism_config(place)
-    keys["report_to"] = [name for name in trackers(loaded) if name not in BUILT_IN]
+    keys["report_to"] = list(trackers(loaded))
     # zerokit prints its own progress.
     keys.setdefault("disable_tqdm", True)
     try:

@@ -25,7 +25,7 @@ from zerokit.errors import RecipeError, ZerokitError, collect_errors, raise_toge
 from zerokit.recipe import LoadedRecipe
 from zerokit.tables import table_of
 from zerokit.training.identity import read_identity
-from zerokit.training.report import CSV_FILE, METRICS_FILE, REPORT_FILE, SAMPLES_FILE
+from zerokit.training.report import METRICS_FILE, REPORT_FILE, SAMPLES_FILE
 from zerokit.training.trackers import tracker_files, trackers
 from zerokit.units import quantity
 
@@ -258,7 +258,7 @@ class OutputFolder:
         elif left or (self.path / REPORT_FILE).exists():
             identity = read_identity(left[-1]) if left else None
             name = identity.run_id if identity is not None else datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-            self._move(left, (METRICS_FILE, CSV_FILE, SAMPLES_FILE), name, "of an earlier run")
+            self._move(left, (METRICS_FILE, SAMPLES_FILE), name, "of an earlier run")
 
     def _move(self, left: list[Path], files: Sequence[str], name: str, which: str) -> None:
         aside = self.path / EARLIER / name

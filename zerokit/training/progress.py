@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import time
@@ -16,7 +15,7 @@ from zerokit import console
 from zerokit.documents import replace_nonfinite
 from zerokit.errors import ZerokitError
 from zerokit.staging import make_private_file, open_private_file
-from zerokit.training.report import CSV_FILE, METRICS_FILE, SAMPLES_FILE
+from zerokit.training.report import METRICS_FILE, SAMPLES_FILE
 from zerokit.training.throughput import Throughput
 from zerokit.units import format_bytes, format_seconds
 
@@ -31,19 +30,12 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
     The first line has ``max_steps``; the others have ``step``, ``elapsed_seconds`` and the Trainer's own
     names (``loss``, ``learning_rate``, ...). With a ``loss`` come ``tokens_per_second`` and ``mfu`` since the
     last log, and rank 0's ``peak_memory_bytes``. A terminal gets a bar, other outputs a line per log.
-    `to_csv` also writes ``metrics.csv``.
     """
 
     def __init__(
-        self,
-        output_dir: Path,
-        *,
-        to_csv: bool = False,
-        throughput: Throughput | None = None,
-        memory: PeakMemory | None = None,
+        self, output_dir: Path, *, throughput: Throughput | None = None, memory: PeakMemory | None = None
     ) -> None:
         self._file = output_dir / METRICS_FILE
-        self._csv = output_dir / CSV_FILE if to_csv else None
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         self._start = 0.0
@@ -62,11 +54,11 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
         if not state.is_world_process_zero:
             return
         resumed = state.global_step > 0 and self._file.exists()
-        for file in (self._file, self._csv, self._file.with_name(SAMPLES_FILE)):
+        for file in (self._file, self._file.with_name(SAMPLES_FILE)):
             with suppress(OSError, ZerokitError):  # the first line says so
-                if file is not None and resumed:
+                if resumed:
                     make_private_file(file)
-                elif file is not None:
+                else:
                     file.unlink(missing_ok=True)
         self._write({"max_steps": state.max_steps, "step": state.global_step})
         self._bar = console.progress()
@@ -129,25 +121,11 @@ class RunProgress(TrainerCallback):  # type: ignore[misc]  # transformers is unt
         entry = {**entry, "elapsed_seconds": round(time.monotonic() - self._start, 3)}
         try:
             append_line(self._file, entry)
-            if self._csv is not None:
-                self._write_csv(self._csv, entry)
         except (OSError, ZerokitError) as error:
             if not self._is_unwritten:
                 why = getattr(error, "strerror", None) or getattr(error, "message", None) or error
                 console.note(f"{self._file} cannot be written: {why}. The run goes on")
             self._is_unwritten = True
-
-    @staticmethod
-    def _write_csv(path: Path, entry: dict[str, Any]) -> None:
-        """Write one figure per line, because logs differ in their figures."""
-        place = {name: entry[name] for name in ("step", "elapsed_seconds")}
-        _end_line(path)
-        is_new = not path.exists()
-        with open_private_file(path, newline="") as file:
-            lines = csv.writer(file)
-            if is_new:
-                lines.writerow([*place, "name", "value"])
-            lines.writerows([*place.values(), name, value] for name, value in entry.items() if name not in place)
 
 
 def _words(measured: dict[str, Any]) -> list[str]:

@@ -19,7 +19,6 @@ from zerokit.files import write_file
 
 REPORT_FILE = "run.json"
 METRICS_FILE = "metrics.jsonl"
-CSV_FILE = "metrics.csv"
 SAMPLES_FILE = "samples.jsonl"
 
 

@@ -19,8 +19,6 @@ from zerokit.distributed.group import count_gpus
 from zerokit.distributed.loader_workers import report_lost_batches
 from zerokit.errors import ConfigError, RankError, RunError, ZerokitError
 from zerokit.patches import Patch, put
-from zerokit.reporting.losses import read_losses
-from zerokit.reporting.page import write_picture
 from zerokit.training.announce import announce, count_parameters
 from zerokit.training.chunked_loss import chunk_the_loss, wants_chunked_loss
 from zerokit.training.engine import read_parameters_once, reset_module_order
@@ -30,13 +28,12 @@ from zerokit.training.optimizers import host_optimizer
 from zerokit.training.peft.adapter import add_adapter
 from zerokit.training.peft.compatibility import loading_options
 from zerokit.training.progress import PeakMemory, RunProgress
-from zerokit.training.report import METRICS_FILE, RunReport
+from zerokit.training.report import RunReport
 from zerokit.training.resume import reshard_for_run
 from zerokit.training.samples import Samples
 from zerokit.training.save import publish_model
 from zerokit.training.tensor_parallel import loading_whole
 from zerokit.training.throughput import Throughput, operations_per_token, peak_flops
-from zerokit.training.trackers import CURVE_FILE, trackers
 from zerokit.units import format_bytes, format_seconds, quantity
 
 if TYPE_CHECKING:
@@ -102,10 +99,9 @@ def _run(context: RunContext, checkpoint: Path | None, removal: ExitStack) -> No
             f"each rank keeps to {quantity(num_cores, 'core')} of its own, for the optimizer's step; "
             "training.bind_cores: false lets all ranks use all"
         )
-    reports_to = trackers(context.loaded)
     operations = operations_per_token(model)
     throughput = Throughput(operations, _flops(context) if cuda else None)
-    progress = RunProgress(context.output_dir, to_csv="csv" in reports_to, throughput=throughput, memory=memory)
+    progress = RunProgress(context.output_dir, throughput=throughput, memory=memory)
     samples = [Samples(context)] if context.sample_prompts else []  # before `progress`, whose clock it would stop
     trainer = _make_trainer(context, model, [*samples, progress, _RemoveCheckpoint(removal)], operations)
     try:
@@ -155,8 +151,6 @@ def _run(context: RunContext, checkpoint: Path | None, removal: ExitStack) -> No
     )
     files = publish_model(trainer, context.output, group, report)
     if group.ranks.is_main:
-        if "svg" in reports_to:
-            draw_losses(context.output_dir)
         _print_summary(report, context, len(files))
 
 
@@ -195,16 +189,6 @@ def _flops(context: RunContext) -> float | None:
     matmul = context.loaded.recipe.matmul_precision or ("high" if context.args.tf32 else None)
     flops = peak_flops(torch.cuda.get_device_name(), context.precision, matmul)
     return None if flops is None else flops * context.group.ranks.world_size
-
-
-def draw_losses(output_dir: Path) -> None:
-    """Write the picture of a run's losses, or print why there is none."""
-    try:
-        losses = read_losses(output_dir / METRICS_FILE)
-        title = f"Loss of {output_dir.name}"
-        write_picture(output_dir / CURVE_FILE, "losses", losses, title, follow_links=False)
-    except ZerokitError as error:  # the run is saved: it must not fail
-        console.note(f"{output_dir / CURVE_FILE} cannot be written: {error.message}")
 
 
 class _RemoveCheckpoint(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here

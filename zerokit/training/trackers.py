@@ -10,10 +10,6 @@ from zerokit.errors import RecipeError, did_you_mean
 from zerokit.recipe.load import LoadedRecipe
 from zerokit.tables import table_of
 
-BUILT_IN = ("csv", "svg")
-"""``metrics.csv`` and the curve of the loss, which zerokit writes itself."""
-CURVE_FILE = "loss.svg"
-
 _TABLE = table_of(__file__)
 _MODULES: dict[str, list[str]] = _TABLE["modules"]
 """What transformers' ``INTEGRATION_TO_CALLBACK`` knows -> what that imports."""
@@ -40,22 +36,17 @@ def trackers(loaded: LoadedRecipe) -> tuple[str, ...]:
     names = tuple(asked) if isinstance(asked, list) else (asked,)
     found = tuple(str(name) for name in names if name not in (None, "none"))
     where = loaded.where("training", "report_to")
-    if "png" in found:
-        raise RecipeError("the picture of the losses is written as SVG, not as PNG", where=where, hint="Write svg")
     for name in found:
-        if name in (*BUILT_IN, *_OF_TRANSFORMERS):
+        if name in _OF_TRANSFORMERS:
             continue
         if name not in _MODULES:
-            names = (*BUILT_IN, *sorted(_MODULES))
             raise RecipeError(
-                f"'{name}' is nothing that a run reports to", where=where, hint=did_you_mean(name, names)
+                f"'{name}' is nothing that a run reports to", where=where, hint=did_you_mean(name, sorted(_MODULES))
             )
         for module in _MODULES[name]:
             if not any(find_spec(name) for name in (module, _ALTERNATIVES.get(module, module))):
                 package = _PACKAGES.get(module, module)
-                raise RecipeError(
-                    f"{package} is not installed", where=where, hint=f"Run pip install {package}; csv needs nothing"
-                )
+                raise RecipeError(f"{package} is not installed", where=where, hint=f"Run pip install {package}")
     for name, readers in _READ_BY.items():
         if loaded.recipe.training.get(name) is None or {*readers, *_OF_TRANSFORMERS} & {*found}:
             continue

@@ -81,7 +81,7 @@ def read_only(path: Path) -> None:
 
 IN_THE_WAY = [
     *((f"out/{name}", kind)
-      for name in ("metrics.jsonl", "metrics.csv", "run.json", "run.lock", "tokenizer.json")
+      for name in ("metrics.jsonl", "run.json", "run.lock", "tokenizer.json")
       for kind in (a_folder, a_pipe, read_only)),
     *((f"out/{name}", a_file) for name in ("checkpoint-1", "earlier", ".unfinished", ".saving")),
     ("out/config.json", a_folder),
@@ -123,7 +123,7 @@ def run_trials() -> Iterator[Trial]:
         )  # fmt: skip
     yield Trial("another run has the folder", options(then=_take_folder), "refuse")
     for name, kind in IN_THE_WAY:
-        arrange = options(*MORE, *EVERY, "--training.report_to", "csv", then=_place(name, kind))
+        arrange = options(*MORE, *EVERY, then=_place(name, kind))
         yield Trial(f"{name} is {kind.__name__.replace('_', ' ')}", arrange, "refuse")
     yield Trial("metrics on a full disk", options(*EVERY, then=_fill_metrics), "do|end")
     yield Trial("a checkpoint removed as it is written", options(*MORE, *EVERY), "do|end", _lose_unfinished, saves)

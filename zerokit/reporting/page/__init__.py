@@ -69,19 +69,13 @@ def check_picture(file: str | Path, option: str) -> None:
 
 
 def write_picture(
-    output: str | Path,
-    chart: Literal["memory", "over_a_step", "streams", "losses"],
-    data: Any,
-    title: str,
-    *,
-    follow_links: bool = True,
+    output: str | Path, chart: Literal["memory", "over_a_step", "streams"], data: Any, title: str
 ) -> None:
     """Write one chart of the page as an SVG file, on a light background.
 
     Args:
-        chart: ``memory`` of estimates, ``over_a_step`` or ``streams`` of a rehearsal, ``losses`` of a run.
-        data: what ``--format json`` prints, or :func:`zerokit.reporting.losses.read_losses`.
-        follow_links: whether to write where a symbolic link points, instead of replacing it.
+        chart: ``memory`` of estimates, ``over_a_step`` or ``streams`` of a rehearsal.
+        data: what ``--format json`` prints.
 
     Raises:
         DocumentError: as :func:`write_page_of_file`.
@@ -91,13 +85,13 @@ def write_picture(
     style = re.sub(r"var\((--[a-z]+)\)", lambda found: colours[found[1]], _chart_style())
     style += f".paper{{fill:{colours['--paper']}}}text{{font-family:sans-serif}}"
     style += f"text.title{{font-size:16px;fill:{colours['--ink']}}}"
-    document = {"losses": data} if chart == "losses" else _parsed(data, "<json>")[1]
+    document = _parsed(data, "<json>")[1]
     picture = _environment().get_template("picture.jinja").render(
         **document, chart=chart, picture=title[:_LONGEST_TITLE], style=style
     )  # fmt: skip
     if not picture.strip():
         raise ZerokitError("there is nothing to draw", where=printable(output))
-    write_file(output, _NOT_IN_XML.sub("\ufffd", picture).encode(), follow_links=follow_links)
+    write_file(output, _NOT_IN_XML.sub("\ufffd", picture).encode(), follow_links=True)
 
 
 def page_text(data: Any, where: str = "<json>") -> str:
