@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,10 +10,8 @@ import pytest
 from datasets import Dataset
 
 from zerokit.config.base import ZERO
-from zerokit.errors import RecipeError
 from zerokit.recipe.model import Recipe
-from zerokit.training.identity import IDENTITY_FILE, Identity, differences, identify
-from zerokit.training.resume import resumed_identity
+from zerokit.training.identity import Identity, differences, identify
 
 
 def of_run(examples: int = 1, **sections: Any) -> Identity:
@@ -76,9 +72,3 @@ def test_replaced_files_of_a_stream_are_another_run() -> None:
 def test_what_made_other_examples_is_told_but_for_defaults() -> None:
     now = of_run(examples=2, data={"train": "b.jsonl", "format": "auto"}, task={"loss_on": "completion"})
     assert differences(of_run(), now) == ["the training examples differ (as many), data.train is b.jsonl, was a.jsonl"]
-
-
-def test_a_digest_of_an_earlier_version_is_not_called_other_weights(tmp_path: Path) -> None:
-    (tmp_path / IDENTITY_FILE).write_text(json.dumps(asdict(replace(of_run(), weights="0123abcd"))))
-    with pytest.raises(RecipeError, match=r"was saved by an earlier version of zerokit.*begin another run"):
-        resumed_identity(tmp_path, replace(of_run(), weights="xxh3_128:01"), data_ranks=2, where="here")

@@ -384,12 +384,6 @@ def resumed_identity(checkpoint: Path, now: Identity, *, data_ranks: int, where:
         console.note(f"{checkpoint} does not say which run it is of: recipe, data and model are not compared")
         return now
     restart = f"begin another run from its weights, with --model {checkpoint} and another output_dir"
-    if RunPolicy.current().reads_weights and was.weights is not None and ":" not in was.weights:
-        raise RecipeError(
-            f"'{checkpoint}' was saved by an earlier version of zerokit, with another digest of weights",
-            where=where,
-            hint=f"Do not resume: {restart}",
-        )
     different = differences(was, now)
     if not different:
         return replace(now, run_id=was.run_id, started=was.started)
