@@ -131,12 +131,6 @@ def is_time_unit(word: str) -> bool:
     return word.lower() in _SECONDS
 
 
-def ordinal(number: int) -> str:
-    """``"1st"``, ``"57th"``, ``"1,012th"``."""
-    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number:,}{ending}"
-
-
 def format_seconds(seconds: float) -> str:
     """Print a duration: ``"12.3 s"``, ``"4 min 05 s"``, ``"2 h 10 min"``."""
     if seconds < 60:
