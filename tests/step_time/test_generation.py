@@ -74,3 +74,16 @@ def test_the_fastest_mode_that_fits_comes_first() -> None:
     assert rates == sorted(rates, reverse=True)
     times = [generation_time(run(mode=mode), CardCosts(cluster)).pass_seconds for mode in ("replicated", "sharded")]
     assert times[0] < times[1] < 10 * times[0]
+
+
+def test_ranks_without_sequences_make_no_tokens() -> None:
+    costs = CardCosts(Cluster(8, 8, A100))
+    full, alone, rounds = (generation_time(run(sequences=count), costs).tokens_per_second for count in (None, 1, 64))
+    assert alone == pytest.approx(full / 32)
+    assert rounds == pytest.approx(full)
+    judged = {one.run.mode: one for one in judge_modes(run(batch_size=1, sequences=3), 80 * GIB, costs=costs)}
+    assert judged["tensor"].run.batch_size == 3
+    assert judged["replicated"].time is not None
+    assert judged["replicated"].time.tokens_per_second == pytest.approx(
+        3 / 8 * generation_time(run(batch_size=1), costs).tokens_per_second
+    )
