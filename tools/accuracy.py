@@ -120,6 +120,7 @@ def figures() -> dict[str, Any]:
         "drill": _read("fault_drill"),
         "bad_inputs": _read("bad_inputs"),
         "generation": _read("generation_memory")["summary"],
+        "held_out": _read("generation_memory")["held_out"],
         "offloaded": _read("generation_published")["opt_30b_offloaded"],
         "gathered": _read("generation_published")["8b_gathered_to_sharded"],
     }

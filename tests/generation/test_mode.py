@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from transformers import BloomConfig
 
+from zerokit.distributed import nvme
 from zerokit.distributed.group import RankGroup
 from zerokit.distributed.ranks import Ranks
 from zerokit.errors import ConfigError
@@ -73,6 +74,30 @@ def test_a_card_that_is_too_small_gets_offloaded_weights_and_all_sequences(
     zero = made.ds_config["zero_optimization"]
     assert (zero["stage"], zero["offload_param"]) == (3, {"device": "cpu", "pin_memory": True})
     assert made.batch_size in (8, 20)  # all sequences of a rank, if they fit
+
+
+@pytest.mark.parametrize("has_libaio", [True, False])
+def test_weights_go_to_nvme_where_the_host_is_too_small(
+    has_libaio: bool, model: ModelFiles, engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    card = "NVIDIA H100 80GB HBM3"
+    monkeypatch.setattr(mode, "free_memory", lambda _: Free(33 * MIB, 64 * MIB, card))
+    monkeypatch.setattr(nvme, "has_async_io", lambda: has_libaio)
+    asked = options(mode="offloaded", output=tmp_path / "out.jsonl")
+    group = RankGroup(Ranks())
+    if not has_libaio:
+        with pytest.raises(ConfigError, match="--mode: offload to nvme needs libaio"):
+            choose_mode(group, engine, model, asked, WORK)
+        return
+    made = choose_mode(group, engine, model, asked, WORK)
+    offload = made.ds_config["zero_optimization"]["offload_param"]
+    assert offload.pop("buffer_size") == 320 * 64  # the embedding
+    assert offload == {
+        "device": "nvme",
+        "nvme_path": str(tmp_path / "zerokit-weights"),
+        "pin_memory": True,
+        "buffer_count": 12,
+    }
 
 
 def test_quantized_models_are_never_divided(model: ModelFiles, engine: Engine) -> None:

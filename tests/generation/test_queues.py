@@ -28,17 +28,31 @@ def test_ranks_take_each_request_once(count: int, num_ranks: int, data: st.DataO
     store = torch_distributed.HashStore()
     queues = [SharedQueue(make_requests(count), store, num_ranks) for _ in range(num_ranks)]
     taken: list[int] = []
+    unfinished = count
     while queues:
         rank, most = data.draw(st.integers(0, len(queues) - 1)), data.draw(st.integers(1, 9))
         found = queues[rank].take(most)
         if not found:
             queues.pop(rank)
             continue
-        left = count - len(taken)
         assert 0 < len(found) <= most
-        assert num_ranks == 1 or len(found) == 1 or len(found) <= left // (2 * num_ranks)
+        assert num_ranks == 1 or len(found) <= max(1, -(-unfinished // num_ranks))
         taken += [request.index for request in found]
+        for index in taken[count - unfinished : data.draw(st.integers(0, len(taken)))]:
+            send(store, {"index": index})
+            unfinished -= 1
     assert taken == [*range(count)]
+
+
+def test_ranks_get_whole_batches_that_they_start_together() -> None:
+    store = torch_distributed.HashStore()
+    queues = [SharedQueue(make_requests(64), store, 4) for _ in range(4)]
+    for number in range(2):
+        batches = [queue.take(8) for queue in queues]
+        assert [*map(len, batches)] == [8] * 4, f"batch {number}"
+        for request in (each for batch in batches for each in batch):
+            send(store, {"index": request.index})
+    assert queues[0].take(8) == []
 
 
 def test_a_stop_reaches_all_ranks() -> None:

@@ -44,6 +44,6 @@ def both_ranks_say(mistakes: Mapping[str, Sequence[str]], run: str, folder: Path
     said = [json.loads(line.removeprefix("SAID ")) for line in done.stdout.splitlines() if "SAID " in line]
     assert len(said) == len(mistakes)
     for message, (first, second) in zip(mistakes, said, strict=True):
-        assert first == second
+        assert first == second, (first, second)
         assert first.startswith(f"2 {message}"), first
         assert "\n" not in first

@@ -302,6 +302,43 @@ def test_a_run_that_was_stopped_continues_in_another_mode(
     assert not (tmp_path / "out.jsonl.partial").exists()
 
 
+NVME = """
+from dataclasses import replace
+from pathlib import Path
+from tests.launched.cpu_ops import stand_in_for_async_io
+from zerokit.distributed import nvme
+from zerokit.generation import mode
+
+def run(group, words):
+    stand_in_for_async_io()
+    free, clear, files = mode.free_memory, nvme.clear_weights, []
+
+    def clear_weights(zero, rank):
+        files.extend(Path("zerokit-weights").rglob(f"rank{rank}/*"))
+        clear(zero, rank)
+
+    with (
+        mock.patch.object(mode, "free_memory", lambda ranks: replace(free(ranks), host_bytes=2**20)),
+        mock.patch.object(nvme, "clear_weights", clear_weights),
+    ):
+        failed = generate(group, options_of(words), sys.stdout)
+    group.together(lambda: None)  # all have removed theirs
+    left = [*Path("zerokit-weights").rglob("*.swp")]
+    raise ZerokitError(f"{failed} failed, {len(files)} files, {len(left)} left")
+"""
+
+
+def test_weights_on_nvme_equal_plain_transformers(tmp_path: Path) -> None:
+    """The host is said to have 1 MiB. In each of two layers five weights are large enough for a file."""
+    tiny_tokenizer(tmp_path)
+    tiny_llama(tmp_path, hidden_size=768, intermediate_size=1024, initializer_range=0.05)
+    (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS), encoding="utf-8")
+    words = ["--model", str(tmp_path), "--prompts", "prompts.txt", "-o", "out.jsonl", "--mode", "offloaded"]
+    both_ranks_say({"0 failed, 10 files, 0 left": [*words, *sampling([], [0])]}, GENERATE + NVME, tmp_path)
+    records = read_lines((tmp_path / "out.jsonl").read_text(encoding="utf-8"))
+    assert outcome(records) == outcome(reference(tmp_path, [], [0]))
+
+
 def remove_weight(model: Path, copy: Path, name: str) -> None:
     from safetensors.torch import load_file, save_file
 

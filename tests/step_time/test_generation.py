@@ -82,3 +82,16 @@ def test_a_prompt_has_logits_for_its_last_token_alone() -> None:
     few, many = (generation_time(replace(run(), model=one, new_tokens=2), costs) for one in (model, large))
     added = many.prefill_seconds - few.prefill_seconds
     assert 0 < added < 2 * (many.pass_seconds - few.pass_seconds)
+
+
+def test_ranks_without_sequences_make_no_tokens() -> None:
+    costs = CardCosts(Cluster(8, 8, A100))
+    full, alone, rounds = (generation_time(run(sequences=count), costs).tokens_per_second for count in (None, 1, 64))
+    assert alone == pytest.approx(full / 32)
+    assert rounds == pytest.approx(full)
+    judged = {one.run.mode: one for one in judge_modes(run(batch_size=1, sequences=3), 80 * GIB, costs=costs)}
+    assert judged["tensor"].run.batch_size == 3
+    assert judged["replicated"].time is not None
+    assert judged["replicated"].time.tokens_per_second == pytest.approx(
+        3 / 8 * generation_time(run(batch_size=1), costs).tokens_per_second
+    )

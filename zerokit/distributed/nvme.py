@@ -112,6 +112,14 @@ def clear_swap_folder(zero: Mapping[str, Any], rank: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def clear_weights(zero: Mapping[str, Any], rank: int) -> None:
+    """Remove this rank's files of weights, which only this run can read."""
+    offload = dict(_offloaded(zero)).get("offload_param")
+    if offload is not None:
+        for folder in (Path(offload["nvme_path"]) / _SWAPPED).glob(f"*params/rank{rank}"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 def _offloaded(zero: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     if zero.get("stage") != 3:
         return []

@@ -7,7 +7,7 @@ import io
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -18,6 +18,7 @@ from zerokit.errors import ConfigError, did_you_mean
 from zerokit.extras import require
 from zerokit.generation.gathered import LIVE_MODES, gathered, steps_with_others, unwrap
 from zerokit.generation.main import generate as run
+from zerokit.generation.mode import Work
 from zerokit.generation.options import Mode, Options
 from zerokit.generation.output import Completion, CompletionCutter, failed_record, record
 from zerokit.generation.prompts import Prompt, load_prompts, tokenize
@@ -133,8 +134,11 @@ def complete(group: RankGroup, engine: Any, options: Options, tokenizer: Any) ->
     try_sampling(given, config, files)
     prompts = group.together(lambda: load_prompts(options))
     tokens = tokenize(prompts, files, max_prompt_tokens=None, max_new_tokens=config.max_new_tokens)
-    requests = group.share(requests_of(tokens, config.num_return_sequences))
-    with gathered(engine, mode=options.mode):
+    every = requests_of(tokens, config.num_return_sequences)
+    requests, work = group.share(every), Work.of(every, config.max_new_tokens) if every else None
+    if work is not None:  # of one batch
+        work = replace(work, sequences=min(options.batch_size, -(-work.sequences // group.ranks.world_size)))
+    with gathered(engine, mode=options.mode, work=work):
         made = _decode(model, files, requests, config, seed=options.seed, batch_size=options.batch_size)
     lines = [failed_record(index, prompts, error) for index, error in prompts.errors.items()]
     for theirs in group.gather_objects(made):

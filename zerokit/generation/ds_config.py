@@ -69,22 +69,20 @@ class Engine:
         return self.mode in ("sharded", "offloaded", "tensor")
 
     def in_mode(
-        self,
-        mode: GenerationMode,
-        *,
-        batch_size: int | None = None,
-        nvme_path: Path | None = None,
-        is_gpu: bool = True,
+        self, mode: GenerationMode, *, section: Mapping[str, Any] | None = None, batch_size: int | None = None
     ) -> Engine:
         """Return the engine in a mode; keys of a ds_config of stage 3 stay where the mode has that stage.
+
+        Args:
+            section: `zero_optimization` of the mode for this model; None: for any model.
 
         Raises:
             ConfigError: NVMe cannot be used.
         """
-        zero, path = self.ds_config["zero_optimization"], None if nvme_path is None else str(nvme_path)
-        made = zero_section(mode, 1, pinned=is_gpu, nvme_path=path)
+        made, zero = {**(section or zero_section(mode, 1))}, self.ds_config["zero_optimization"]
         if made["stage"] == 3 and zero["stage"] == 3:
-            made = made | zero
+            offload = {} if section is None else {key: made[key] for key in ("offload_param",) if key in made}
+            made = made | zero | offload
         check_nvme(made, lambda _: "--mode")
         return replace(self, ds_config=self.ds_config | {"zero_optimization": made}, mode=mode, batch_size=batch_size)
 

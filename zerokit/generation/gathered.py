@@ -17,8 +17,11 @@ from zerokit import console
 from zerokit.distributed.ranks import read_ranks
 from zerokit.distributed.run_policy import RunPolicy
 from zerokit.errors import RankError
-from zerokit.generation.mode import free_memory
+from zerokit.generation.mode import Work, free_memory, shape_of
+from zerokit.hardware.cluster import Cluster
+from zerokit.memory.generation import GenerationRun
 from zerokit.patches import Patch, PrivateAttribute, replace
+from zerokit.step_time.generation import judge_modes
 from zerokit.units import format_bytes
 
 for _name in ("_forward_pre_hooks", "_compiled_call_impl"):
@@ -37,13 +40,13 @@ PrivateAttribute(
     "generate with torch's own linear()",
 )
 _SHARE = 0.8
-"""Share of the free memory that gathered weights may take; the rest is for the key-value cache."""
+"""Share of the free memory that gathered weights may take if the size of the KV cache is not known."""
 _BUCKET = 50_000_000
 """Elements that one collective gathers, about: DeepSpeed copies them out of its buffer."""
 
 
 @contextmanager
-def gathered(engine: Any, *, mode: str = "auto") -> Iterator[Any]:
+def gathered(engine: Any, *, mode: str = "auto", work: Work | None = None) -> Iterator[Any]:
     """The model of an engine, in eval mode and with whole weights, to generate with on each rank alone.
 
     Every rank must enter. Afterwards partitions, order of modules, random states, and modes are as before.
@@ -53,6 +56,7 @@ def gathered(engine: Any, *, mode: str = "auto") -> Iterator[Any]:
         mode: ``gathered`` or ``replicated``: whatever the free memory. ``sharded``: parameters stay partitioned,
             and ranks must make the same forward passes (:func:`steps_with_others`). ``auto``: that where a
             rank's memory is too small.
+        work: what this rank decodes at once, for ``auto``; None: not known.
 
     Raises:
         RankError: another rank has failed inside. A rank that fails raises its own exception.
@@ -60,7 +64,7 @@ def gathered(engine: Any, *, mode: str = "auto") -> Iterator[Any]:
     model = unwrap(engine)
     parts = _partitioned(model)
     with _kept_state(model), ExitStack() as stack:
-        if mode != "sharded" and (mode != "auto" or _fits(parts)):
+        if mode != "sharded" and (mode != "auto" or _fits(model, parts, work)):
             stack.enter_context(_without_hooks(model))
             if parts:
                 stack.enter_context(_whole(model))
@@ -94,21 +98,29 @@ def _partitioned(model: Any) -> list[Any]:
     return sorted((each for each in from_zero if each.ds_status.name != "AVAILABLE"), key=lambda each: each.ds_id)
 
 
-def _fits(parts: Sequence[Any]) -> bool:
+def _fits(model: Any, parts: Sequence[Any], work: Work | None) -> bool:
     """Whether all ranks have memory for whole weights; all return the same, and rank 0 prints a no."""
     if not parts:
         return True
     ranks = read_ranks({**os.environ})
-    need = sum(part.ds_numel * part.element_size() for part in parts)
     free = -_largest(-free_memory(ranks).device_bytes)
-    if need <= _SHARE * free:
-        return True
-    if ranks.is_main:
-        console.note(
-            f"zerokit: generates under ZeRO-3, all ranks together: whole weights take {format_bytes(need)}, and a "
-            f"rank has {format_bytes(free)} free"
+    whole = sum(part.ds_numel * part.element_size() for part in parts)
+    held = sum(part.ds_tensor.numel() * part.element_size() for part in parts)
+    reason = f"needs {format_bytes(whole)} of {format_bytes(free)}" if whole > _SHARE * free else ""
+    if work is not None and (shape := shape_of(model.config)) is not None:
+        run = GenerationRun(
+            model=shape,
+            cluster=Cluster(ranks.world_size, ranks.local_world_size),
+            mode="gathered",
+            prompt_tokens=work.prompt_tokens,
+            new_tokens=work.new_tokens,
+            batch_size=work.sequences,
+            precision="fp32" if parts[0].element_size() == 4 else "bf16",
         )
-    return False
+        reason = judge_modes(run, free + held, modes=["gathered"], is_running=True)[0].reason
+    if reason and ranks.is_main:
+        console.note(f"zerokit: generates under ZeRO-3, all ranks together: gathered: {reason}")
+    return not reason
 
 
 def _largest(value: int) -> int:

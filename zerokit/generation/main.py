@@ -76,13 +76,18 @@ def generate(group: RankGroup, options: Options, stream: IO[str]) -> int:
     job = prepare(group, options, stream)
 
     from zerokit.distributed.extensions import compile_extensions
-    from zerokit.distributed.nvme import locked_swap_folders
+    from zerokit.distributed.nvme import clear_weights, locked_swap_folders, uses_nvme
 
-    if job.engine.zero_stage == 3 or job.engine.mode == "tensor":
-        compile_extensions(group, cpu_optimizer=None)
     zero = job.engine.ds_config["zero_optimization"]
-    with locked_swap_folders(group, zero, lambda path: f"--ds-config ({dotted(path)})"):
-        _run(group, job)
+    if job.engine.zero_stage == 3 or job.engine.mode == "tensor":
+        compile_extensions(group, cpu_optimizer=None, async_io=uses_nvme(zero))
+    where = "--mode" if options.ds_config is None else "--ds-config ({})"
+    with locked_swap_folders(group, zero, lambda path: where.format(dotted(path))):
+        try:
+            _run(group, job)
+        finally:
+            if options.ds_config is None and group.policy.writes_files:  # else the folder is not this run's
+                clear_weights(zero, group.ranks.rank)
     return job.num_failed
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zerokit import console
 from zerokit.distributed.group import RankGroup
@@ -19,14 +20,17 @@ from zerokit.hardware.cluster import Cluster, Parallelism
 from zerokit.hardware.costs.card_costs import CardCosts
 from zerokit.hardware.gpus import gpu_of_torch
 from zerokit.hardware.host_memory import host_memory_bytes
-from zerokit.memory.generation import GenerationRun
+from zerokit.memory.generation import GenerationMode, GenerationRun
 from zerokit.models import ModelShape, load_model_shape
 from zerokit.models.parallelism import DividedModel, parallelism_misfit
 from zerokit.step_time.generation import Candidate, judge_modes, modes_for, reasons, traffic_per_pass
 from zerokit.units import format_bytes, format_rate
 
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
 _SWAP = "zerokit-weights"
-"""The folder beside the output for weights on NVMe."""
+"""Folder for weights on NVMe, beside the output, else in the current folder."""
 
 
 @dataclass(frozen=True)
@@ -61,58 +65,86 @@ def choose_mode(group: RankGroup, engine: Engine, model: ModelFiles, options: Op
     All ranks choose the same; rank 0 prints the mode, what it needs, and why no faster one is possible.
 
     Raises:
-        ConfigError: the model or the ranks cannot have the named mode.
+        ConfigError: the model or the ranks cannot have the named mode, or NVMe cannot be used.
     """
     found = group.gather_objects(free_memory(group.ranks))
-    free = min(found, key=lambda one: one.device_bytes)
-    host = min(one.host_bytes for one in found)
-    zero = engine.ds_config["zero_optimization"]
-    modes = modes_for(options.mode, zero if options.ds_config else None)
-    if options.mode == "auto" and free.card is None:  # the host is the device
-        modes = [mode for mode in modes if mode != "offloaded"] or modes
-    if (shape := _shape(model)) is None:  # quantized weights, which ZeRO-3 cannot partition, or no language model
-        text = model.config.get_text_config(decoder=True)
-        heads = getattr(text, "num_attention_heads", 0)
-        divided = DividedModel(text.model_type, heads, getattr(text, "num_key_value_heads", None) or heads)
-        misfit = parallelism_misfit(Parallelism(tensor=group.ranks.world_size), model=divided)
-        if modes == ["tensor"] and misfit is not None:
-            raise ConfigError(f"tensor is not possible: {misfit.message}", where="--mode", hint="Use --mode auto")
+    least = min(found, key=lambda one: one.device_bytes)
+    free = replace(least, host_bytes=min(one.host_bytes for one in found))
+    modes = _modes(engine, options, free)
+    shape = None if model.num_parameters is None else shape_of(model.config)
+    if shape is None:  # quantized weights, which ZeRO-3 cannot partition, or no language model
+        _check_tensor(group.ranks, model, modes)
         return engine.in_mode("replicated" if "replicated" in modes else modes[0])
-    card = None if free.card is None else gpu_of_torch(free.card)
-    cluster = Cluster(group.ranks.world_size, group.ranks.local_world_size, card, host)
-    rows = rows_at_once(options.batch_size, options.max_batch_tokens, work.prompt_tokens + work.new_tokens)
-    share = -(-work.sequences // group.ranks.world_size)
-    run = GenerationRun(
-        model=shape,
-        cluster=cluster,
-        mode=modes[0],
-        prompt_tokens=work.prompt_tokens,
-        new_tokens=work.new_tokens,
-        on_cpu=free.card is None,
-        batch_size=min(rows, max(1, share)),
-        precision=engine.precision,
-    )
-    if options.ds_config is not None and zero["stage"] == 3:
-        run = replace(run, zero=zero)
+    run = _run(group.ranks, shape, free, engine, options, work, modes[0])
     is_default = (options.batch_size, options.max_batch_tokens) == (Options.batch_size, None)
+    share = -(-work.sequences // group.ranks.world_size)
+    costs = CardCosts(run.cluster) if run.cluster.gpu is not None and run.cluster.gpu.tflops else None
     judged = judge_modes(
-        run,
-        free.device_bytes,
-        costs=None if card is None or not card.tflops else CardCosts(cluster),
-        modes=modes,
-        is_running=True,
-        most_sequences=share if is_default else 0,
+        run, free.device_bytes, costs=costs, modes=modes, is_running=True, most_sequences=share if is_default else 0
     )
-    best = judged[0]
-    if options.mode != "auto" and best.memory is None:
-        raise ConfigError(f"{options.mode} is not possible: {best.reason}", where="--mode", hint="Use --mode auto")
-    if best.reason:  # nothing certainly fits: what needs least
-        best = min((one for one in judged if one.memory), key=lambda one: one.memory.peak, default=best)  # type: ignore[union-attr]
+    best = _best(judged, options)
     if group.ranks.is_main:
         console.note(f"zerokit: {describe(best, judged, free.device_bytes)}")
     batch = options.batch_size if best.run.batch_size == run.batch_size else best.run.batch_size
-    folder = (options.output or Path("x")).absolute().parent / _SWAP if best.run.nvme else None
-    return engine.in_mode(best.run.mode, batch_size=batch, nvme_path=folder, is_gpu=free.card is not None)
+    folder = (options.output or Path(_SWAP)).absolute().with_name(_SWAP)
+
+    def in_mode() -> Engine:
+        if best.run.nvme:
+            folder.mkdir(exist_ok=True)
+        section = best.run.zero_section(pinned=free.card is not None, nvme_path=str(folder))
+        return engine.in_mode(best.run.mode, section=section, batch_size=batch)
+
+    return group.together(in_mode) if best.run.nvme else in_mode()
+
+
+def _modes(engine: Engine, options: Options, free: Free) -> Sequence[GenerationMode]:
+    """The modes to judge. On CPUs the host is the device, so that offload saves nothing."""
+    zero = engine.ds_config["zero_optimization"] if options.ds_config else None
+    modes = modes_for(options.mode, zero)
+    if options.mode == "auto" and free.card is None:
+        return [mode for mode in modes if mode != "offloaded"] or modes
+    return modes
+
+
+def _check_tensor(ranks: Ranks, model: ModelFiles, modes: Sequence[GenerationMode]) -> None:
+    """Refuse tensor parallelism that DeepSpeed has not; for models that zerokit cannot count."""
+    text = model.config.get_text_config(decoder=True)
+    heads = getattr(text, "num_attention_heads", 0)
+    divided = DividedModel(text.model_type, heads, getattr(text, "num_key_value_heads", None) or heads)
+    misfit = parallelism_misfit(Parallelism(tensor=ranks.world_size), model=divided)
+    if modes == ["tensor"] and misfit is not None:
+        raise ConfigError(f"tensor is not possible: {misfit.message}", where="--mode", hint="Use --mode auto")
+
+
+def _run(
+    ranks: Ranks, shape: ModelShape, free: Free, engine: Engine, options: Options, work: Work, mode: GenerationMode
+) -> GenerationRun:
+    """What the judge of modes needs to know."""
+    zero = engine.ds_config["zero_optimization"]
+    card = None if free.card is None else gpu_of_torch(free.card)
+    rows = rows_at_once(options.batch_size, options.max_batch_tokens, work.prompt_tokens + work.new_tokens)
+    return GenerationRun(
+        model=shape,
+        cluster=Cluster(ranks.world_size, ranks.local_world_size, card, free.host_bytes),
+        mode=mode,
+        prompt_tokens=work.prompt_tokens,
+        new_tokens=work.new_tokens,
+        on_cpu=free.card is None,
+        batch_size=min(rows, max(1, -(-work.sequences // ranks.world_size))),
+        precision=engine.precision,
+        zero=zero if options.ds_config is not None and zero["stage"] == 3 else {},
+        sequences=work.sequences,
+    )
+
+
+def _best(judged: Sequence[Candidate], options: Options) -> Candidate:
+    """The best possible mode; if nothing certainly fits, the one that needs least. ConfigError for a named mode."""
+    best = judged[0]
+    if options.mode != "auto" and best.memory is None:
+        raise ConfigError(f"{options.mode} is not possible: {best.reason}", where="--mode", hint="Use --mode auto")
+    if not best.reason:
+        return best
+    return min((one for one in judged if one.memory), key=lambda one: one.memory.peak, default=best)  # type: ignore[union-attr]
 
 
 def describe(best: Candidate, judged: Sequence[Candidate], device_bytes: int) -> str:
@@ -135,11 +167,10 @@ def describe(best: Candidate, judged: Sequence[Candidate], device_bytes: int) ->
     return "; ".join(parts)
 
 
-def _shape(model: ModelFiles) -> ModelShape | None:
+def shape_of(config: PretrainedConfig) -> ModelShape | None:
     """The model's dimensions; None if its memory cannot be counted."""
-    if model.num_parameters is not None:
-        with suppress(ZerokitError):
-            return load_model_shape(model.config.to_dict(), allow_network=False, allow_torch=False)
+    with suppress(ZerokitError):
+        return load_model_shape(config.to_dict(), allow_network=False, allow_torch=False)
     return None
 
 

@@ -26,7 +26,7 @@ class SharedQueue:
 
     Args:
         requests: the same on all ranks; the longest first, so that memory runs out early if it does.
-        store: that of the run, which no other queue has used.
+        store: that of the run, which no other queue has used; it counts the messages of :func:`send`, too.
     """
 
     def __init__(self, requests: Sequence[Request], store: Any, num_ranks: int) -> None:
@@ -35,10 +35,14 @@ class SharedQueue:
         self._num_ranks = num_ranks
 
     def take(self, most: int) -> list[Request]:
-        """Return the next requests: fewer near the end, so that a slow rank does not hold many."""
-        left = len(self._requests) - self._store.add(_TAKEN, 0)
+        """Return the next requests: near the end no more than this rank's share of all that are not complete.
+
+        Ranks that start together, or end their batches together, so get batches of one size: a pass with few rows
+        takes almost as long as one with many.
+        """
         if self._num_ranks > 1:
-            most = min(most, max(1, left // (2 * self._num_ranks)))
+            unfinished = len(self._requests) - self._store.add(_SENT, 0)
+            most = min(most, max(1, -(-unfinished // self._num_ranks)))
         end = self._store.add(_TAKEN, most)
         return list(self._requests[end - most : end])
 

@@ -33,6 +33,7 @@ from zerokit.memory.training_run import Generation, TrainingRun
 from zerokit.models import ModelShape
 from zerokit.reporting.verdicts import HostFit, host_fit
 from zerokit.resolving.filled_keys import SIZE_RULES
+from zerokit.resolving.nvme_buffers import NvmeBuffers
 
 CACHE_SLACK = 64
 """Columns by which the buffers of keys and values grow at once (``generation/decoding.py``)."""
@@ -96,7 +97,9 @@ def zero_section(
     """The section `zero_optimization` of a mode, with transformers' sizes for a model of width `hidden`."""
     if mode in ("replicated", "tensor"):
         return {"stage": 0}
-    section: dict[str, Any] = {"stage": 3} | {key: rule.elements(hidden) for key, rule in SIZE_RULES.items()}
+    # DeepSpeed's linear saves memory for the backward pass alone, and takes twice as long for few rows.
+    section: dict[str, Any] = {"stage": 3, "memory_efficient_linear": False}
+    section |= {key: rule.elements(hidden) for key, rule in SIZE_RULES.items()}
     if mode == "offloaded":
         place = {"device": "cpu"} if nvme_path is None else {"device": "nvme", "nvme_path": nvme_path}
         section["offload_param"] = place | {"pin_memory": pinned}
@@ -126,13 +129,26 @@ class GenerationRun:
     """The ranks compute on CPUs, without the workspace of cuBLAS."""
     zero: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """The section of a ds_config of stage 3; empty: :func:`zero_section`."""
+    sequences: int | None = None
+    """Completions of all ranks; None: as many as fill the batches."""
+
+    def zero_section(self, *, pinned: bool = True, nvme_path: str = "/local_nvme") -> dict[str, Any]:
+        """The section `zero_optimization`; which `nvme_path` does not change the memory.
+
+        Buffers for NVMe get the model's sizes: DeepSpeed's own are too small for large embeddings, and pin
+        gigabytes for small models.
+        """
+        path = nvme_path if self.nvme else None
+        hidden = self.model.hidden_size or 1024
+        zero = {**self.zero} or zero_section(self.mode, hidden, pinned=pinned, nvme_path=path)
+        bytes_each = 4 if self.precision == "fp32" else 2
+        buffers = NvmeBuffers(self.model, self.cluster.world_size, bytes_each).missing({"zero_optimization": zero})
+        return zero | ({"offload_param": zero["offload_param"] | buffers} if buffers else {})
 
     @cached_property
     def training_run(self) -> TrainingRun:
         """The prefill as a forward pass of a run."""
-        path = "/local_nvme" if self.nvme else None  # which one does not change the memory
-        zero = self.zero or zero_section(self.mode, self.model.hidden_size or 1024, nvme_path=path)
-        data = {"zero_optimization": zero, "train_micro_batch_size_per_gpu": self.batch_size}
+        data = {"zero_optimization": self.zero_section(), "train_micro_batch_size_per_gpu": self.batch_size}
         data |= {name: {"enabled": name == self.precision} for name in ("bf16", "fp16")}
         return TrainingRun(
             model=self.model,

@@ -40,7 +40,7 @@ class GenerationTime:
     pass_seconds: float
     """A pass that makes a token of each sequence, the mean over all of them."""
     tokens_per_second: float
-    """New tokens of all ranks, prefill included."""
+    """New tokens of all ranks, prefill included. Fewer sequences than fit at once leave ranks or rows idle."""
 
 
 def generation_time(run: GenerationRun, costs: CardCosts) -> GenerationTime:
@@ -59,8 +59,9 @@ def generation_time(run: GenerationRun, costs: CardCosts) -> GenerationTime:
     ranks = training.parallelism.tensor
     cache = e * run.batch_size * cached * cached_layers(run.model) * sum(cached_widths(run.model)) / ranks
     one = forward_seconds(training, costs, tokens, moved_bytes=cache)
-    seconds = prefill + (run.new_tokens - 1) * one
-    sequences = run.batch_size * run.cluster.world_size // ranks
+    at_once = run.batch_size * run.cluster.world_size // ranks
+    sequences = run.sequences or at_once
+    seconds = -(-sequences // at_once) * (prefill + (run.new_tokens - 1) * one)
     return GenerationTime(prefill, one, sequences * run.new_tokens / seconds)
 
 
@@ -149,6 +150,7 @@ def _judge(
         return Candidate(run, reason=error.message)
     largest = None if device_bytes is None else _largest(needed, device_bytes)
     wanted = most_sequences if run.mode == "offloaded" else ranks * run.batch_size if run.mode == "tensor" else 0
+    wanted = min(wanted, run.sequences or wanted)
     if wanted and (largest or device_bytes is None):  # one pass over the weights serves more sequences
         run = replace(run, batch_size=min(largest or wanted, wanted))
         memory = generation_memory(run)
