@@ -22,7 +22,7 @@ from zerokit.findings import DEFAULT_SEVERITY, Severity
 from zerokit.hardware import GPUS_PER_NODE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from zerokit.documents import Document
     from zerokit.lint.outputs import CheckedFile
@@ -163,16 +163,19 @@ class _Checker:
     """What the fixes of `diffs` leave."""
     unfixed: list[str] = field(default_factory=list)
     """Launch files with findings: --fix changes ds_config files only."""
+    twins: Mapping[str, str] = field(default_factory=dict)
+    """Launch files with the content of an earlier one."""
     bugs: int = 0
 
     def check(self, files: Iterable[Path | DocumentError]) -> list[CheckedFile]:
         """Check the files, and after each launch file the ds_config that it names."""
         from zerokit.config.launch_file import find_ds_config, is_launch_file
         from zerokit.documents import Document
-        from zerokit.lint.files import named_ds_configs
+        from zerokit.lint.files import named_ds_configs, twins
 
         read = [(file, self._read(file)) for file in files]
         documents = [content for _, content in read if isinstance(content, Document)]
+        self.twins = twins(documents)
         named = {realpath(file): run for file, run in named_ds_configs(documents, self.run).items()}
         done = {realpath(file) for file, _ in read if isinstance(file, Path)}
         checked = []
@@ -266,7 +269,8 @@ class _Checker:
             from zerokit.lint.upgrade import check_upgrade
 
             return check_upgrade(document, run, self.upgrade, select=self.selection.of)
-        return check_file(document, run, on_bug=on_bug, select=self.selection.of)
+        twin = self.twins.get(document.name)
+        return check_file(document, run, twin=twin, on_bug=on_bug, select=self.selection.of)
 
 
 def _print(checked: Sequence[CheckedFile], output_format: str, checker: _Checker) -> None:

@@ -87,12 +87,17 @@ def read_file(path: Path) -> Document:
 
 
 def check_file(
-    document: Document, run: Run | None = None, *, on_bug: OnBug | None = None, select: Select = everything
+    document: Document,
+    run: Run | None = None,
+    *,
+    twin: str | None = None,
+    on_bug: OnBug | None = None,
+    select: Select = everything,
 ) -> Report:
     """What is wrong with a ds_config, or with the YAML of ``accelerate launch``; see `check_document` and
     `check_launch_document`."""
     if is_launch_file(document.data):
-        return select(check_launch_document(document, run, on_bug=on_bug))
+        return select(check_launch_document(document, run, twin=twin, on_bug=on_bug))
     return check_document(document, run, on_bug=on_bug, select=select)
 
 
@@ -104,6 +109,18 @@ def named_ds_configs(documents: Sequence[Document], run: Run) -> dict[Path, Run]
         if found is not None:
             runs.setdefault(found, []).append(launched_run(document.data, run))
     return {file: several[0] if len(set(map(_facts, several))) == 1 else run for file, several in runs.items()}
+
+
+def twins(documents: Sequence[Document]) -> dict[str, str]:
+    """Launch files, by name, with the content of an earlier one in their folder: its name."""
+    first: dict[tuple[Path, str], str] = {}
+    found = {}
+    for document in documents:
+        if is_launch_file(document.data):
+            earlier = first.setdefault((Path(document.name).parent, repr(document.data)), document.name)
+            if earlier != document.name:
+                found[document.name] = earlier
+    return found
 
 
 def _facts(run: Run) -> tuple[int | None, int]:

@@ -26,6 +26,8 @@ class Launch:
     """Whether the ds_config that the file names is here."""
     ds_config: Mapping[str, Any] | None = None
     """Its content; None if there is none, or it cannot be read."""
+    twin: str | None = None
+    """Another launch file of the folder with the same content."""
 
     @cached_property
     def section(self) -> Mapping[str, Any]:

@@ -119,7 +119,9 @@ def check_config(
     return check_document(Document(data, "ds_config"), run, on_bug=on_bug)
 
 
-def check_launch_document(document: Document, run: Run | None = None, *, on_bug: OnBug | None = None) -> Report:
+def check_launch_document(
+    document: Document, run: Run | None = None, *, twin: str | None = None, on_bug: OnBug | None = None
+) -> Report:
     """Everything that is wrong with the YAML of ``accelerate launch``, as far as it concerns DeepSpeed.
 
     The rules are those registered by :func:`zerokit.lint.rule.launch_rule`, and those of releases, for the
@@ -127,6 +129,7 @@ def check_launch_document(document: Document, run: Run | None = None, *, on_bug:
 
     Args:
         document: the file; a ds_config that it names is read, too.
+        twin: another launch file of its folder with the same content.
         on_bug: see `check_document`.
     """
     findings: list[Finding] = []
@@ -134,7 +137,7 @@ def check_launch_document(document: Document, run: Run | None = None, *, on_bug:
         run = launched_run(document.data, run or Run())
         file = find_ds_config(document)
         ds_config = None if file is None else _content(file)
-        launch = Launch(document.data, run.target, file is not None, ds_config)
+        launch = Launch(document.data, run.target, file is not None, ds_config, twin)
         for rule in all_rules().values():
             if rule.check_launch is not None:
                 findings += _run(rule, rule.check_launch, launch, {}, document, on_bug)

@@ -118,7 +118,7 @@ def launch_rendezvous(launch: Launch) -> Iterator[Hit]:
 
 @launch_rule("launch-machine-rank")
 def launch_machine_rank(launch: Launch) -> Iterator[Hit]:
-    """A machine rank out of range"""
+    """A machine rank out of range, or of two machines"""
     machines, rank = _count(launch, "num_machines") or 1, launch.option("machine_rank")
     rank = int(rank) if isinstance(rank, str) and rank.isdigit() else rank
     each = machines > 1 and _launcher(launch) in ("standard", "nossh")
@@ -126,6 +126,10 @@ def launch_machine_rank(launch: Launch) -> Iterator[Hit]:
         message = f"'machine_rank' {rank} is not one of {machines} machines, which count from 0"
         hint = f"Write a number from 0 to {machines - 1}"
         yield Hit(("machine_rank",), message, hint, severity="error" if each else None)
+    elif each and launch.twin is not None and launch.starts_gpus:
+        message = f"'machine_rank' {rank or 0} is also that of {launch.twin}, which has the same content"
+        hint = f"If they are for two machines, give each its own, from 0 to {machines - 1}"
+        yield Hit(("machine_rank",), message, hint)
 
 
 @launch_rule("launch-gpu-ids")
