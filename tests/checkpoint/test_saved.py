@@ -25,6 +25,7 @@ from zerokit.checkpoint.checksums import (
     write_checksums,
 )
 from zerokit.checkpoint.pickles import check_pickles, known_classes_only
+from zerokit.checkpoint.torch_file import read_archive
 from zerokit.errors import CheckpointError
 
 STATES = "global_step2/mp_rank_00_model_states.pt"
@@ -38,6 +39,16 @@ class Payload:
 
     def __reduce__(self) -> tuple[object, ...]:
         return os.mkdir, (str(self.mark),)
+
+
+class LookedUp:
+    """Pickled as a member of an enum by Python 3.11.2: as a look-up of its name."""
+
+    def __init__(self, *looked_up: object) -> None:
+        self.looked_up = looked_up
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return getattr, self.looked_up
 
 
 @pytest.fixture
@@ -62,6 +73,23 @@ def test_what_deepspeed_saves_is_let_in(folder: Path) -> None:
     with known_classes_only():
         loaded = torch.load(folder / STATES, weights_only=False)
     assert loaded["param_slice_mappings"]["weight"].numel == 4
+
+
+def test_a_stage_that_is_looked_up_by_its_name_is_let_in(folder: Path) -> None:
+    torch.save({"module": {}, "zero_stage": LookedUp(ZeroStageEnum, "weights")}, folder / STATES)
+    check_pickles(folder, files_of(folder))
+    with known_classes_only():
+        assert torch.load(folder / STATES, weights_only=False)["zero_stage"] is ZeroStageEnum.weights
+    assert read_archive(folder / STATES).content["zero_stage"].arguments == (3,)
+
+
+@pytest.mark.parametrize("looked_up", [(ZeroStageEnum, "__init__"), (DynamicLossScaler, "update_scale")])
+def test_nothing_else_is_looked_up(looked_up: tuple[object, str], folder: Path) -> None:
+    torch.save({"module": {}, "zero_stage": LookedUp(*looked_up)}, folder / STATES)
+    with pytest.raises(CheckpointError, match="look up an attribute|damaged"):
+        check_pickles(folder, files_of(folder))
+    with pytest.raises(CheckpointError, match="look up an attribute"):
+        read_archive(folder / STATES)
 
 
 def test_code_in_a_checkpoint_does_not_run(folder: Path, tmp_path: Path) -> None:

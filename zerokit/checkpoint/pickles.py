@@ -35,10 +35,17 @@ def known_classes_only() -> Iterator[None]:
     from torch.serialization import safe_globals
     from transformers.trainer_pt_utils import safe_globals as of_numpy
 
+    def stage(enum: object, name: str) -> ZeroStageEnum:
+        """A member, as early releases of Python 3.11 pickle it."""
+        if enum is not ZeroStageEnum:
+            raise ValueError("its pickle would look up an attribute")
+        return ZeroStageEnum[name]
+
+    known = [DynamicLossScaler, LossScaler, ZeroStageEnum, fragment_address, (stage, "builtins.getattr")]
     before = os.environ.get(_FORCE)
     os.environ[_FORCE] = "1"
     try:
-        with of_numpy(), safe_globals([DynamicLossScaler, LossScaler, ZeroStageEnum, fragment_address]):
+        with of_numpy(), safe_globals(known):
             yield
     finally:
         if before is None:

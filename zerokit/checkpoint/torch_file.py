@@ -402,6 +402,15 @@ def _of_type(function: Any, _: Any, arguments: tuple[Any, ...], __: Any) -> Any:
     return _tensor(*arguments)
 
 
+def _stage(enum: Any, name: str) -> Any:
+    """A ZeRO stage as early releases of Python 3.11 pickle members of enums: `getattr(ZeroStageEnum, "weights")`."""
+    if getattr(enum, "name", None) != _STAGE_ENUM or name not in _STAGES:
+        raise ValueError("its pickle would look up an attribute")
+    return enum(_STAGES[name])
+
+
+_STAGE_ENUM = "deepspeed.runtime.zero.config.ZeroStageEnum"
+_STAGES = {"disabled": 0, "optimizer_states": 1, "gradients": 2, "weights": 3}
 _MAX_DIMENSIONS, _MAX_SIZE = 64, 2**63
 
 
@@ -431,5 +440,6 @@ _REPLACEMENTS = {
     "torch._utils._rebuild_parameter_with_state": _first,
     "torch._tensor._rebuild_from_type_v2": _of_type,
     "torch.Size": Size,
+    "builtins.getattr": _stage,
 }
 """Replacements for functions of torch."""

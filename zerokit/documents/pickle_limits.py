@@ -10,10 +10,14 @@ from typing import Any
 
 _RUN = re.compile(
     rb"(?:\((?!d)|[)\]N012abelostuQR\x81\x85-\x89\x90\x92-\x94]|[K\x80qh\x82].|[M\x83].{2}|[Jj\x84].{4}"
-    rb"|G.{8}|r..[\x00-\x0f]\x00)*+",
+    rb"|G.{8}|r..[\x00-\x0f]\x00){0,4096}",
     re.DOTALL,
 )
-"""Operations of a fixed length (pickletools.opcodes) that number no object above `_ALWAYS`."""
+"""Operations of a fixed length (pickletools.opcodes) that number no object above `_ALWAYS`.
+
+Not possessive (`*+`): before 3.11.5 Python then passes over the lookahead. Without a limit its matcher would keep a
+state of each operation.
+"""
 _ALWAYS = (1 << 20) - 1
 """A number that any pickle may use: its table has 16 MiB."""
 _LENGTHS = {**dict.fromkeys(b"UC\x8c\x8a", 1), **dict.fromkeys(b"XTB\x8b", 4), **dict.fromkeys(b"\x8d\x8e\x96", 8)}
@@ -54,8 +58,8 @@ def guarded(pickled: io.BytesIO) -> io.BytesIO:
     written: list[bytes] = []
     copied = at
     while True:
-        run = _RUN.match(content, at)
-        at = run.end() if run is not None else at
+        while (run := _RUN.match(content, at)) and run.end() > at:
+            at = run.end()
         if at >= len(content):
             raise ValueError("its pickle has no end")
         operation = content[at]
