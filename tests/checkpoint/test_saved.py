@@ -86,7 +86,7 @@ def test_a_stage_that_is_looked_up_by_its_name_is_let_in(folder: Path) -> None:
 @pytest.mark.parametrize("looked_up", [(ZeroStageEnum, "__init__"), (DynamicLossScaler, "update_scale")])
 def test_nothing_else_is_looked_up(looked_up: tuple[object, str], folder: Path) -> None:
     torch.save({"module": {}, "zero_stage": LookedUp(*looked_up)}, folder / STATES)
-    with pytest.raises(CheckpointError, match="look up an attribute|damaged"):
+    with pytest.raises(CheckpointError, match="look up an attribute"):
         check_pickles(folder, files_of(folder))
     with pytest.raises(CheckpointError, match="look up an attribute"):
         read_archive(folder / STATES)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from zerokit.checkpoint.torch_file import check_pickles_of
 from zerokit.documents import printable
@@ -35,11 +36,11 @@ def known_classes_only() -> Iterator[None]:
     from torch.serialization import safe_globals
     from transformers.trainer_pt_utils import safe_globals as of_numpy
 
-    def stage(enum: object, name: str) -> ZeroStageEnum:
+    def stage(enum: Any, name: str) -> Any:
         """A member, as early releases of Python 3.11 pickle it."""
         if enum is not ZeroStageEnum:
             raise ValueError("its pickle would look up an attribute")
-        return ZeroStageEnum[name]
+        return enum[name]
 
     known = [DynamicLossScaler, LossScaler, ZeroStageEnum, fragment_address, (stage, "builtins.getattr")]
     before = os.environ.get(_FORCE)
