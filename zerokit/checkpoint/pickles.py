@@ -38,7 +38,7 @@ def known_classes_only() -> Iterator[None]:
 
     def stage(enum: Any, name: str) -> Any:
         """A member, as early releases of Python 3.11 pickle it."""
-        if enum is not ZeroStageEnum:
+        if enum is not ZeroStageEnum or name not in enum.__members__:
             raise ValueError("its pickle would look up an attribute")
         return enum[name]
 
