@@ -44,7 +44,7 @@ if __name__ == "__main__":
         after["unequal"] = str(error)
     if rank == 1:
         for parameter in engine.module.parameters():
-            parameter.all_gather = lambda **_: 1 / 0
+            parameter.all_gather_coalesced = lambda *_, **_kw: 1 / 0
     try:
         with gathered(engine):
             pass

@@ -120,7 +120,8 @@ def test_a_search_is_repeated_only_if_more_than_prices_and_limits_differ(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     small = replace(NODE, num_gpus=1, gpus_per_node=1)
-    job = _job("llama-3.2-1b", offers=(NODE, small, replace(NODE, num_gpus=3, gpus_per_node=3)))
+    owned = replace(small, usd_per_gpu_hour=0.0)
+    job = _job("llama-3.2-1b", offers=(NODE, small, owned, replace(NODE, num_gpus=3, gpus_per_node=3)))
     evaluator = Evaluator(job)
     first = search_or_remember(job, evaluator, print)
     everything = sum(len(Space(128).all(offer)) for offer in (NODE, small))
@@ -141,6 +142,7 @@ def test_a_search_is_repeated_only_if_more_than_prices_and_limits_differ(
     changed = (
         replace(job, workload=replace(WORKLOAD, seq_len=2048)),
         replace(job, offers=(NODE, replace(small, host_bytes=1 << 40))),
+        replace(job, offers=(NODE, small)),
     )
     for one in changed:
         with pytest.raises(TypeError):

@@ -45,7 +45,7 @@ def test_the_last_whole_checkpoint_and_the_best_stay(
     assert [path.name for path in checkpoints(tmp_path)] == [f"checkpoint-{number}" for number in left]
 
 
-@pytest.mark.parametrize("name", ["run.lock", "run.json", "metrics.jsonl", "loss.svg"])
+@pytest.mark.parametrize("name", ["run.lock", "run.json", "metrics.jsonl"])
 @pytest.mark.parametrize("kind", ["folder", "pipe", "read-only"])
 def test_what_is_in_the_way_of_a_file_is_refused_before_training(kind: str, name: str, tmp_path: Path) -> None:
     path = tmp_path / name

@@ -7,11 +7,12 @@ DeepSpeed describes tensor-parallel cuts in ``universal_checkpoint_info``: by an
 from __future__ import annotations
 
 import heapq
-import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
+from itertools import chain, islice, product
 from typing import Any, NamedTuple, NoReturn
 
 from zerokit.checkpoint.step_folder import CONVERT
@@ -71,7 +72,7 @@ class _Runs(Sequence[Piece]):
         return sum(1 for _ in self)
 
     def __getitem__(self, index: Any) -> Any:
-        return next(itertools.islice(self, index, None)) if isinstance(index, int) else tuple(self)[index]
+        return next(islice(self, index, None)) if isinstance(index, int) else tuple(self)[index]
 
 
 class TensorParallelCuts:
@@ -109,11 +110,9 @@ class TensorParallelCuts:
                 f"does not describe how {len(parts):,} tensor-parallel ranks have divided '{name}'",
                 "Load it on the same number of ranks; engine.save_16bit_model() then gathers tensors",
             )
-        in_sub_parts = [one["patterns"] for one in self._info.get("parameter_with_sub_params", ())]
-        for pattern in itertools.chain(*in_sub_parts, *(self._info.get(key, ()) for key in _PATTERNS)):
-            if not _is_literal(pattern):
-                _refuse(first, f"divides tensors by the pattern '{pattern[:80]}', which is more than a name")
-        if any(_literal(name) in one for one in in_sub_parts) or any(self._is(key, first) for key in _NOT_JOINED):
+        if self._unclear is not None:
+            _refuse(first, f"divides tensors by the pattern '{self._unclear[:80]}', which is more than a name")
+        if _literal(name) in self._in_sub_parts or any(self._is(key, first) for key in _NOT_JOINED):
             _refuse(first, f"has '{name}' in tensor-parallel parts of an unsupported kind")
         whole = _by_axis(name, parts, 1 if self._is(_ROWS, first) else 0)
         rows = self._info.get(_VOCABULARY_SIZE)
@@ -121,6 +120,17 @@ class TensorParallelCuts:
             shape = (rows, *whole.shape[1:])  # the rest pads it
             whole = replace(whole, shape=shape, pieces=whole.cut(0, math.prod(shape)).pieces)
         return whole, []
+
+    @cached_property
+    def _in_sub_parts(self) -> frozenset[str]:
+        """Patterns of tensors that consist of several, each of which is divided."""
+        return frozenset(chain(*(one["patterns"] for one in (self._info or {}).get("parameter_with_sub_params", ()))))
+
+    @cached_property
+    def _unclear(self) -> str | None:
+        """A pattern that may match more than one name."""
+        listed = chain(self._in_sub_parts, *((self._info or {}).get(key, ()) for key in _PATTERNS))
+        return next((pattern for pattern in listed if not _is_literal(pattern)), None)
 
     def _is(self, key: str, tensor: NamedTensor) -> bool:
         return _literal(tensor.name) in (self._info or {}).get(key, ())
@@ -246,7 +256,7 @@ def _runs_of(rank: int, piece: Mapping[str, Any]) -> Iterator[_Run]:
     while axis and (sizes[axis - 1] == 1 or steps[axis - 1] == own_steps[axis - 1] == numel):
         axis -= 1
         numel *= sizes[axis]
-    for index in itertools.product(*map(range, sizes[:axis])):
+    for index in product(*map(range, sizes[:axis])):
         yield _Run(
             begin + sum(map(int.__mul__, index, steps)), rank, offset + sum(map(int.__mul__, index, own_steps)), numel
         )

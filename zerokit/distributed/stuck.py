@@ -13,8 +13,8 @@ as long as the user allows:
 A rank that is alone waits for no other, so without a GPU it is stuck also where a library waits, and while it
 loads its first batch. Where the system does not count what processes do, only the first sign works.
 
-Not detected: endless computation; waiting while it saves or evaluates, or inside a library; a stopped rank
-that is alone on its node. The timeout of collectives ends these.
+Not detected: endless computation; waiting while it saves or evaluates, or, beside ranks that do something,
+inside a library; a stopped rank that is alone on its node. The timeout of collectives ends these.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class StuckWatch:
         stats = {pid: stat for pid in children_of(os.getppid()) if (stat := stat_of(pid)) is not None}
         before, self._cpu_of_all = self._cpu_of_all, sum(stat.cpu_seconds for stat in stats.values())
         idle = abs(self._cpu_of_all - before) < _IDLE_SHARE * POLL_SECONDS * len(stats)
-        are_all_here = self._ranks.local_world_size == self._ranks.world_size
+        are_all_here = self._ranks.local_world_size == self._ranks.world_size <= len(stats)
         self._are_all_idle = are_all_here and idle and not any(stat.state in "DT" for stat in stats.values())
         for pid, stat in stats.items():
             if stat.state != "T":

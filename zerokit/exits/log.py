@@ -20,8 +20,11 @@ HEAD_BYTES = 1 << 20
 TAIL_BYTES = 4 << 20
 """The last part includes the tracebacks of a thousand ranks."""
 _CHUNK = 1 << 20
-_COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"PK\x03\x04", b"\x28\xb5\x2f\xfd")
-"""First bytes of files of gzip, bzip2, xz, zip and zstd."""
+_COMPRESSED = {
+    **{b"\x1f\x8b": "zcat", b"BZh": "bzcat", b"\xfd7zXZ": "xzcat"},
+    **{b"PK\x03\x04": "unzip -p", b"\x28\xb5\x2f\xfd": "zstdcat"},
+}
+"""First bytes of compressed files -> what unpacks them."""
 _WIDEST = 10_000
 """Maximum characters of a line, apart from matches of patterns."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -104,8 +107,9 @@ def read_log(path: str) -> Log:
 
 def _read(file: BinaryIO, name: str) -> Log:
     head = _exactly(file, HEAD_BYTES)
-    if head.startswith(_COMPRESSED):
-        raise DocumentError("is compressed", where=name, hint="Unpack it: zcat LOG | zerokit explain-exit -")
+    for magic, program in _COMPRESSED.items():
+        if head.startswith(magic):
+            raise DocumentError("is compressed", where=name, hint=f"Unpack it: {program} LOG | zerokit explain-exit -")
     tail = bytearray()
     left_out, is_whole = 0, True
     # The middle of a file is read too, to count its lines.

@@ -214,7 +214,7 @@ class Evaluator:
         lora = None if job.lora is None else repr(job.lora)
         model = [repr(job.model), json.dumps(dict(job.model.config), sort_keys=True, default=str)]
         clipping = job.recipe.get("training", {}).get("max_grad_norm")
-        return ["evaluations", code_state(), model, repr(workload), lora, job.load_in_4bit, clipping, own]
+        return [code_state(), model, repr(workload), lora, job.load_in_4bit, clipping, own]
 
 
 def forward_flops(job: PlanJob) -> int:

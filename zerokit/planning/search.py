@@ -396,21 +396,25 @@ def space_of(job: PlanJob) -> Space:
 
 def search_or_remember(job: PlanJob, evaluator: Evaluator, progress: Callable[[str], None]) -> SearchResult:
     """The result of :func:`search`; that of an earlier run if at most prices, limits and the goal differ."""
-    offers = {repr(replace(one, usd_per_gpu_hour=0.0)): one for one in job.offers}
-    key = ["search", evaluator.cache_key, repr(space_of(job)), list(offers)]
+    offers = job.offers
+    key = [
+        "search",
+        evaluator.cache_key,
+        repr(space_of(job)),
+        [repr(replace(one, usd_per_gpu_hour=0.0)) for one in offers],
+    ]
     found: Any = remembered(key)
-    with suppress(TypeError, KeyError, ValueError):  # none, or no result
-        parts = [OfferResult(offers[words], *_read(offers[words], saved)) for words, saved in found["offers"]]
-        return SearchResult(parts, [offers[words] for words in found["undivided"]])
+    with suppress(TypeError, LookupError, ValueError):  # none, or no result
+        parts = [OfferResult(offers[place], *_from_json(offers[place], saved)) for place, saved in found["offers"]]
+        return SearchResult(parts, [offers[place] for place in found["undivided"]])
     result = search(job, evaluator, progress=progress)
     if result.is_complete:
-        names = {one: words for words, one in offers.items()}
-        saved = [(names[one.offer], _written(one)) for one in result.offers]
-        remember(key, {"offers": saved, "undivided": [names[one] for one in result.undivided]})
+        saved = [(offers.index(one.offer), _to_json(one)) for one in result.offers]
+        remember(key, {"offers": saved, "undivided": [offers.index(one) for one in result.undivided]})
     return result
 
 
-def _written(result: OfferResult) -> list[Any]:
+def _to_json(result: OfferResult) -> list[Any]:
     """What is found for an offer, as JSON; of the misses the nearest, which alone is reported."""
     found = (result.fits, result.tight)
     miss = result.nearest_miss
@@ -420,8 +424,8 @@ def _written(result: OfferResult) -> list[Any]:
     ]
 
 
-def _read(offer: Offer, saved: list[Any]) -> tuple[Configuration | None, Configuration | None, list[Miss]]:
-    """What :func:`_written` wrote."""
+def _from_json(offer: Offer, saved: list[Any]) -> tuple[Configuration | None, Configuration | None, list[Miss]]:
+    """What :func:`_to_json` is given."""
     *found, miss = saved
     fits, tight = (
         one and Configuration(offer, candidate_of(one[0]), Need(*one[1]), StepTime(*one[2]), one[3]) for one in found
@@ -433,6 +437,7 @@ def search(job: PlanJob, costs: Costs, *, progress: Callable[[str], None] = lamb
     """Find the best settings of each offer; an interrupt (Ctrl-C) returns what was found so far."""
     space = space_of(job)
     fitting, result = Fitting(costs, space), SearchResult()
+    collects = gc.isenabled()
     gc.disable()  # it would look at the many results again and again, of which none is in a cycle
     try:
         # What does not fit a large card does not fit a small one, which then needs no seconds.
@@ -445,7 +450,8 @@ def search(job: PlanJob, costs: Costs, *, progress: Callable[[str], None] = lamb
     except KeyboardInterrupt:
         result.is_complete = False
     finally:
-        gc.enable()
+        if collects:
+            gc.enable()
     return result
 
 
