@@ -19,7 +19,7 @@ from tests.tiny import REPOSITORY, launch, tiny_llama, tiny_tokenizer
 
 SIZE = {"hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 6, "initializer_range": 0.05}
 """About 3 million parameters, as the quickstart's model."""
-NUM_PROMPTS, NEW_TOKENS, BATCH, REPEATS = 8, 32, 4, 3
+NUM_PROMPTS, NEW_TOKENS, BATCH, REPEATS = 8, 32, 4, 5
 RESULT = REPOSITORY / "tests/validation/results/gathered_speed.json"
 
 

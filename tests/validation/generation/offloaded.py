@@ -28,7 +28,7 @@ SIZES: dict[str, dict[str, Any]] = {
     | {"num_attention_heads": 16, "num_key_value_heads": 16},
 }
 """1.7 and 0.4 GB in float32. What DeepSpeed does for each module takes the same time in both."""
-PROMPT, NEW_TOKENS, TURNS = 4, 6, int(os.environ.get("TURNS", "5"))
+PROMPT, NEW_TOKENS, TURNS = 4, 24, int(os.environ.get("TURNS", "5"))
 RESULT = REPOSITORY / "tests" / "validation" / "results" / "generation_offloaded.json"
 
 
