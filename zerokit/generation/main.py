@@ -88,6 +88,7 @@ def generate(group: RankGroup, options: Options, stream: IO[str]) -> int:
         finally:
             if options.ds_config is None and group.policy.writes_files:  # else the folder is not this run's
                 clear_weights(zero, group.ranks.rank)
+        group.together(lambda: None)  # each machine's first rank holds the lock while others clear theirs
     return job.num_failed
 
 
