@@ -65,7 +65,7 @@ def generate(options: GenerateOptions) -> None:
     Completions are the same on any number of ranks and for any batch size, as far as rounding allows
     (float32). Samples depend on --seed.
 
-    DeepSpeed's launcher writes lines of its own to stdout; -o, or deepspeed --quiet, keeps them apart.
+    DeepSpeed's launcher writes to stdout, too; -o, or deepspeed --log_level critical, keeps that apart.
     """
     context = options.context
     job = Options(
