@@ -18,6 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from tests.examples import examples
 from tests.tiny import launch, tiny_tokenizer
 from zerokit.generation.decoding import Decoder, Decoding, pad
+from zerokit.generation.queues import SharedQueue
 from zerokit.generation.requests import Decoded, OwnRequests, Request
 from zerokit.generation.sampling import completion_key, draw_tokens
 
@@ -113,6 +114,24 @@ def decode(
     queue = OwnRequests([Request(index, prompt, completions) for index, prompt in enumerate(prompts)])
     Decoder(model, tokenizer, Decoding(config, **more), device=CPU).run(queue, done)
     return [found[index] for index in range(len(prompts))]
+
+
+@pytest.mark.parametrize("completions", [1, 3])
+def test_a_rank_starts_with_its_share(completions: int) -> None:
+    events: list[int | None] = []
+
+    class Counting(SharedQueue):
+        def take(self, most: int) -> list[Request]:
+            found = super().take(most)
+            events.append(len(found))
+            return found
+
+    requests = [Request(index, [5, 6], completions) for index in range(16)]
+    sampled = {"do_sample": completions > 1, "num_return_sequences": completions}
+    config = options(eos_token_id=VOCABULARY, max_new_tokens=3, **sampled)  # no row ends before the others
+    queue = Counting(requests, torch.distributed.HashStore(), 8)
+    Decoder(tiny("llama"), None, Decoding(config), device=CPU).run(queue, lambda _: events.append(None))
+    assert events[: events.index(None)] == [2]
 
 
 def up_to_end(tokens: list[int]) -> list[int]:

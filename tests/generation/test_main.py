@@ -10,7 +10,7 @@ import pytest
 
 from zerokit.distributed.ranks import read_ranks
 from zerokit.errors import ZerokitError
-from zerokit.generation.main import check_before_start, check_options, is_finished
+from zerokit.generation.main import check_before_start, check_options, note_if_finished
 from zerokit.generation.options import Options
 
 
@@ -41,12 +41,12 @@ def test_a_run_is_finished_that_left_its_output_alone(tmp_path: Path, capsys: py
     out, partial = tmp_path / "out.jsonl", tmp_path / "out.jsonl.partial"
     asked: dict[str, Any] = {"model": "m", "texts": ("a",), "output": out}
     partial.touch()
-    assert not is_finished(Options(**asked, resume=True))
+    assert not note_if_finished(Options(**asked, resume=True))
     out.touch()
-    assert not is_finished(Options(**asked, resume=True))
+    assert not note_if_finished(Options(**asked, resume=True))
     partial.unlink()
-    assert not is_finished(Options(**asked))
-    assert not is_finished(Options(**asked, resume=True, force=True))
+    assert not note_if_finished(Options(**asked))
+    assert not note_if_finished(Options(**asked, resume=True, force=True))
     assert capsys.readouterr().err == ""
-    assert is_finished(Options(**asked, resume=True))
+    assert note_if_finished(Options(**asked, resume=True))
     assert "is finished: nothing to resume. --force generates again" in capsys.readouterr().err

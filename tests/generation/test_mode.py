@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from transformers import BloomConfig
 from zerokit.distributed import nvme
 from zerokit.distributed.group import RankGroup
 from zerokit.distributed.ranks import Ranks
-from zerokit.errors import ConfigError
+from zerokit.errors import ConfigError, ZerokitError
 from zerokit.generation import mode
 from zerokit.generation.ds_config import Device, Engine, plan_engine
 from zerokit.generation.mode import Free, Work, choose_mode
@@ -32,7 +33,7 @@ class TwoRanks(RankGroup):
         self._other = Free(other, 64 * GIB, card)
 
     def gather_objects(self, item: Any) -> list[Any]:
-        return [item, self._other]
+        return [item, self._other if isinstance(item, Free) else None]
 
 
 def options(**given: Any) -> Options:
@@ -100,6 +101,24 @@ def test_weights_go_to_nvme_where_the_host_is_too_small(
     }
 
 
+def test_the_folder_on_nvme_is_no_link_and_beside_no_pipe(
+    model: ModelFiles, engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(mode, "free_memory", lambda _: Free(33 * MIB, 64 * MIB, "NVIDIA H100 80GB HBM3"))
+    monkeypatch.setattr(nvme, "has_async_io", lambda: True)
+    (tmp_path / "current").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "current")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zerokit-weights").symlink_to(tmp_path / "elsewhere")
+    asked = options(mode="offloaded", output=tmp_path / "pipe")
+    made = choose_mode(RankGroup(Ranks()), engine, model, asked, WORK)
+    offload = made.ds_config["zero_optimization"]["offload_param"]
+    assert offload["nvme_path"] == str(tmp_path / "current" / "zerokit-weights")
+    with pytest.raises(ZerokitError, match="zerokit-weights: is a link, which zerokit does not follow"):
+        choose_mode(RankGroup(Ranks()), engine, model, replace(asked, output=tmp_path / "out.jsonl"), WORK)
+
+
 def test_quantized_models_are_never_divided(model: ModelFiles, engine: Engine) -> None:
     quantized = replace(model, num_parameters=None)
     assert choose_mode(TwoRanks(0), engine, quantized, options(), WORK).mode == "replicated"
@@ -109,6 +128,7 @@ def test_tensor_parallelism_needs_a_plan_also_where_memory_is_not_known(model: M
     bloom = replace(model, config=BloomConfig(n_layer=1, n_head=2, hidden_size=4))
     with pytest.raises(ConfigError, match=r"--mode: tensor is not possible: .* does not go with bloom"):
         choose_mode(TwoRanks(0), engine, bloom, options(mode="tensor"), WORK)
+    bloom.config.num_attention_heads = [2]  # one for each layer
     assert choose_mode(TwoRanks(0), engine, bloom, options(mode="sharded"), WORK).mode == "sharded"
 
 

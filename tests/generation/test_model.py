@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.tiny import tiny_llama
 from zerokit.errors import ModelError
 from zerokit.generation.model import ModelFiles, find_model, load_model, read_model
 from zerokit.generation.options import Options
@@ -67,15 +68,22 @@ def test_what_is_wrong_is_named(
 
 
 @pytest.mark.torch
-def test_a_merged_adapter_is_a_plain_model_with_the_same_scores(model_folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("targets", [["q_proj", "down_proj"], ["embed_tokens", "q_proj"], ["lm_head"]], ids=str)
+def test_a_merged_adapter_is_a_plain_model_with_the_same_scores(
+    targets: list[str], model_folder: Path, tmp_path: Path
+) -> None:
     import torch
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
 
-    plain = AutoModelForCausalLM.from_pretrained(model_folder)
-    config = LoraConfig(r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
-    get_peft_model(plain, config).save_pretrained(tmp_path)
-    files = read_model(model_folder, options(tmp_path))
+    base = tmp_path / "base"
+    shutil.copytree(model_folder, base)
+    tiny_llama(base, tie_word_embeddings="down_proj" not in targets)
+    plain = AutoModelForCausalLM.from_pretrained(base)
+    torch.manual_seed(1)  # some adapters round more
+    config = LoraConfig(r=4, target_modules=targets, init_lora_weights=False)
+    get_peft_model(plain, config).save_pretrained(tmp_path, save_embedding_layers=False)
+    files = read_model(base, options(tmp_path))
     layers, merged = (
         load_model(files, torch.float32, trust_remote_code=False, merges=is_so) for is_so in (False, True)
     )
@@ -83,4 +91,18 @@ def test_a_merged_adapter_is_a_plain_model_with_the_same_scores(model_folder: Pa
     assert not any("lora" in name for name, _ in merged.named_modules())
     ids = torch.arange(2, 30)[None]
     torch.testing.assert_close(merged(ids).logits, layers(ids).logits)
-    assert not torch.allclose(merged(ids).logits, AutoModelForCausalLM.from_pretrained(model_folder)(ids).logits)
+    assert not torch.allclose(merged(ids).logits, AutoModelForCausalLM.from_pretrained(base)(ids).logits)
+
+
+@pytest.mark.torch
+def test_an_adapter_that_cannot_be_merged(model_folder: Path, tmp_path: Path) -> None:
+    import torch
+    from peft import AdaptionPromptConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    config = AdaptionPromptConfig(adapter_len=2, adapter_layers=1, task_type="CAUSAL_LM")
+    get_peft_model(AutoModelForCausalLM.from_pretrained(model_folder), config).save_pretrained(tmp_path)
+    files = read_model(model_folder, options(tmp_path))
+    load_model(files, torch.float32, trust_remote_code=False)
+    with pytest.raises(ModelError, match="peft cannot merge it into the weights, as --mode tensor"):
+        load_model(files, torch.float32, trust_remote_code=False, merges=True)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from zerokit.distributed.group import RankGroup
 from zerokit.distributed.ranks import read_ranks
 from zerokit.errors import DataError
-from zerokit.generation.queues import Collector, SameForAll, SharedQueue, send
+from zerokit.generation.queues import BroadcastQueue, Collector, SharedQueue, send
 from zerokit.generation.requests import Request
 
 torch_distributed = pytest.importorskip("torch.distributed")
@@ -65,7 +65,7 @@ def test_a_stop_reaches_all_ranks() -> None:
 
 def test_ranks_of_one_model_take_the_same_until_a_stop() -> None:
     shared = SharedQueue(make_requests(40), torch_distributed.HashStore(), 1)
-    queue = SameForAll(shared, RankGroup(read_ranks({})))
+    queue = BroadcastQueue(shared, RankGroup(read_ranks({})))
     assert [request.index for request in queue.take(3) + queue.take(2)] == [*range(5)]
     shared.stop()
     assert queue.take(2) == []

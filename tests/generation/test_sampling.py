@@ -1,3 +1,6 @@
+import copy
+import gc
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -131,6 +134,20 @@ def test_what_transformers_would_find_while_decoding(
         monkeypatch.setattr("transformers.GenerationConfig.from_dict", lambda *_: pytest.fail("a warning"))
         with pytest.raises(ConfigError, match="no effect"):
             settle_sampling(sampling, model)
+
+
+def test_a_trial_counts_for_its_tokenizer_alone(model: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    sampling = parse_sampling(["--max_new_tokens", "7", "--stop_strings", "unique"])
+    other = replace(model, tokenizer=copy.deepcopy(model.tokenizer))
+    try_sampling(sampling, settle_sampling(sampling, model), model)
+    monkeypatch.setattr("transformers.LlamaForCausalLM.generate", lambda *_, **__: 1 / 0)
+    try_sampling(sampling, settle_sampling(sampling, model), model)
+    with pytest.raises(ConfigError, match="division by zero"):
+        try_sampling(sampling, settle_sampling(sampling, other), other)
+    tokenizer = weakref.ref(other.tokenizer)
+    del other
+    gc.collect()
+    assert tokenizer() is None
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def generate(options: GenerateOptions) -> None:
     Completions are the same on any number of ranks and for any batch size, as far as rounding allows
     (float32). Samples depend on --seed.
 
-    DeepSpeed's launcher writes lines of its own to stdout; -o, or deepspeed --quiet, keeps them apart.
+    DeepSpeed's launcher writes to stdout, too; -o, or deepspeed --log_level critical, keeps that apart.
     """
     context = options.context
     job = Options(
@@ -76,9 +76,9 @@ def generate(options: GenerateOptions) -> None:
     )
     # Before the launcher, which prints much of its own. The ranks check together, in `main`.
     if options.num_gpus is not None and not is_rank():
-        from zerokit.generation.main import check_before_start, is_finished
+        from zerokit.generation.main import check_before_start, note_if_finished
 
-        if is_finished(job):
+        if note_if_finished(job):
             return
         check_before_start(job)
     again = "Start it again" + (" with --resume" if job.output is not None and not job.resume else "")

@@ -243,10 +243,13 @@ class Decoder:
         gets_all = True
         while True:
             if not self._pending:
-                room = self._room(longest) - count if longest else 1
-                if room <= 0 or not gets_all or not self._has_more:
+                # By tokens, only a first request gives the room of a batch.
+                is_known = longest or self.decoding.max_batch_tokens is None
+                room = self._room(longest) - count if is_known else 1
+                most = room // (self.config.num_return_sequences or 1)
+                if (count and most < 1) or not gets_all or not self._has_more:
                     break
-                gets_all = self._fetch(max(1, room // (self.config.num_return_sequences or 1)))
+                gets_all = self._fetch(max(1, most))
                 continue
             rows = self._pending[0]
             longest = max(longest, len(rows[0].request.tokens))

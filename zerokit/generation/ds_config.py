@@ -81,7 +81,7 @@ class Engine:
         """
         made, zero = {**(section or zero_section(mode, 1))}, self.ds_config["zero_optimization"]
         if made["stage"] == 3 and zero["stage"] == 3:
-            offload = {} if section is None else {key: made[key] for key in ("offload_param",) if key in made}
+            offload = {"offload_param": made["offload_param"]} if section and "offload_param" in section else {}
             made = made | zero | offload
         check_nvme(made, lambda _: "--mode")
         return replace(self, ds_config=self.ds_config | {"zero_optimization": made}, mode=mode, batch_size=batch_size)

@@ -9,19 +9,18 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import accumulate, groupby
 from typing import Any
 
 from zerokit import console
 from zerokit.distributed.ranks import read_ranks
 from zerokit.distributed.run_policy import RunPolicy
-from zerokit.errors import RankError
+from zerokit.errors import RankError, ZerokitError
 from zerokit.generation.mode import Work, free_memory, shape_of
 from zerokit.hardware.cluster import Cluster
-from zerokit.memory.generation import GenerationRun
+from zerokit.memory.generation import GenerationRun, generation_memory
 from zerokit.patches import Patch, PrivateAttribute, replace
-from zerokit.step_time.generation import judge_modes
 from zerokit.units import format_bytes
 
 for _name in ("_forward_pre_hooks", "_compiled_call_impl"):
@@ -104,9 +103,8 @@ def _fits(model: Any, parts: Sequence[Any], work: Work | None) -> bool:
         return True
     ranks = read_ranks({**os.environ})
     free = -_largest(-free_memory(ranks).device_bytes)
-    whole = sum(part.ds_numel * part.element_size() for part in parts)
-    held = sum(part.ds_tensor.numel() * part.element_size() for part in parts)
-    reason = f"needs {format_bytes(whole)} of {format_bytes(free)}" if whole > _SHARE * free else ""
+    need: int = sum(part.ds_numel * part.element_size() for part in parts)
+    most = int(_SHARE * free)
     if work is not None and (shape := shape_of(model.config)) is not None:
         run = GenerationRun(
             model=shape,
@@ -117,10 +115,15 @@ def _fits(model: Any, parts: Sequence[Any], work: Work | None) -> bool:
             batch_size=work.sequences,
             precision="fp32" if parts[0].element_size() == 4 else "bf16",
         )
-        reason = judge_modes(run, free + held, modes=["gathered"], is_running=True)[0].reason
-    if reason and ranks.is_main:
-        console.note(f"zerokit: generates under ZeRO-3, all ranks together: gathered: {reason}")
-    return not reason
+        with suppress(ZerokitError):  # no text model
+            memory = generation_memory(run)
+            # Not its weights: it knows neither quantized ones nor adapters.
+            need = (need + memory.kv_cache + memory.workspace) * memory.fragmented // memory.peak
+            most = free
+    if need > most and ranks.is_main:
+        size = f"gathered: needs {format_bytes(need)} of {format_bytes(most)}"
+        console.note(f"zerokit: generates under ZeRO-3, all ranks together: {size}")
+    return need <= most
 
 
 def _largest(value: int) -> int:
@@ -183,13 +186,13 @@ def _whole(model: Any) -> Iterator[None]:
 
 
 def _groups(parts: Sequence[Any]) -> Iterator[list[Any]]:
-    """Parameters to gather in one collective; those on NVMe one by one, as there are few buffers to swap into."""
+    """Parameters to gather in one collective: one if on NVMe (few buffers) or quantized (several stay int8)."""
     ends = accumulate(part.ds_numel for part in parts)
 
     def kind(item: tuple[int, Any]) -> tuple[Any, ...]:
         end, part = item
-        bucket = end // _BUCKET if part.nvme_swapper is None else part.ds_id
-        return bucket, hasattr(part.ds_tensor, "ds_quant_scale"), part.ds_secondary_tensor is None
+        is_single = part.nvme_swapper is not None or hasattr(part.ds_tensor, "ds_quant_scale")
+        return is_single, part.ds_id if is_single else end // _BUCKET, part.ds_secondary_tensor is None
 
     for _, group in groupby(zip(ends, parts, strict=True), kind):
         yield [part for _, part in group]

@@ -37,7 +37,7 @@ from zerokit.generation.output import (
     record,
 )
 from zerokit.generation.prompts import STDIN, Prompts, load_prompts, refuse_all, tokenize
-from zerokit.generation.queues import Collector, SameForAll, SharedQueue, send
+from zerokit.generation.queues import BroadcastQueue, Collector, SharedQueue, send
 from zerokit.generation.requests import Decoded, OwnRequests, Queue, Request, requests_of
 from zerokit.generation.sampling import REFUSED, Sampling, parse_sampling
 from zerokit.units import format_rate, quantity
@@ -71,7 +71,7 @@ def generate(group: RankGroup, options: Options, stream: IO[str]) -> int:
         share_threads(group.ranks)
     set_up_libraries(group.ranks)
     group.together(lambda: check_launch(group.ranks))
-    if options.resume and group.from_main(lambda: is_finished(options)):
+    if options.resume and group.from_main(lambda: note_if_finished(options)):
         return 0
     job = prepare(group, options, stream)
 
@@ -88,6 +88,7 @@ def generate(group: RankGroup, options: Options, stream: IO[str]) -> int:
         finally:
             if options.ds_config is None and group.policy.writes_files:  # else the folder is not this run's
                 clear_weights(zero, group.ranks.rank)
+        group.together(lambda: None)  # each machine's first rank holds the lock while others clear theirs
     return job.num_failed
 
 
@@ -205,7 +206,7 @@ def decode(group: RankGroup, job: Job, generator: Generator, writer: Writer | No
     shared = SharedQueue(job.requests, store, 1 if is_divided else num_ranks)
     queue: Queue = shared
     if is_divided:
-        queue = SameForAll(shared, group)
+        queue = BroadcastQueue(shared, group)
     elif not group.policy.has_all_ranks:
         queue = OwnRequests(group.share(job.requests))
     collector = None if writer is None else Collector(store, num_ranks, writer.receive, shared.stop)
@@ -277,8 +278,8 @@ class Writer:
         return quantity(len(self._prompts.values), "prompt") + (f" ({notes})" if notes else "")
 
 
-def is_finished(options: Options) -> bool:
-    """Whether the run to resume has written all its results; a yes is printed."""
+def note_if_finished(options: Options) -> bool:
+    """Whether the run to resume has written all its results; if so, print it."""
     output = options.output
     if output is None or not options.resume or options.force or not output.is_file():
         return False

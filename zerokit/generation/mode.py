@@ -15,6 +15,7 @@ from zerokit.errors import ConfigError, ZerokitError
 from zerokit.generation.ds_config import Engine
 from zerokit.generation.model import ModelFiles
 from zerokit.generation.options import Options
+from zerokit.generation.output import partial_path
 from zerokit.generation.requests import Request, rows_at_once
 from zerokit.hardware.cluster import Cluster, Parallelism
 from zerokit.hardware.costs.card_costs import CardCosts
@@ -23,6 +24,7 @@ from zerokit.hardware.host_memory import host_memory_bytes
 from zerokit.memory.generation import GenerationMode, GenerationRun
 from zerokit.models import ModelShape, load_model_shape
 from zerokit.models.parallelism import DividedModel, parallelism_misfit
+from zerokit.staging import make_folder
 from zerokit.step_time.generation import Candidate, judge_modes, modes_for, reasons, traffic_per_pass
 from zerokit.units import format_bytes, format_rate
 
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 _SWAP = "zerokit-weights"
-"""Folder for weights on NVMe, beside the output, else in the current folder."""
+"""Folder for weights on NVMe, beside an output file, else in the current folder."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ def choose_mode(group: RankGroup, engine: Engine, model: ModelFiles, options: Op
     if shape is None:  # quantized weights, which ZeRO-3 cannot partition, or no language model
         _check_tensor(group.ranks, model, modes)
         return engine.in_mode("replicated" if "replicated" in modes else modes[0])
-    run = _run(group.ranks, shape, free, engine, options, work, modes[0])
+    run = _generation_run(group.ranks, shape, free, engine, options, work, modes[0])
     is_default = (options.batch_size, options.max_batch_tokens) == (Options.batch_size, None)
     share = -(-work.sequences // group.ranks.world_size)
     costs = CardCosts(run.cluster) if run.cluster.gpu is not None and run.cluster.gpu.tflops else None
@@ -86,15 +88,16 @@ def choose_mode(group: RankGroup, engine: Engine, model: ModelFiles, options: Op
     if group.ranks.is_main:
         console.note(f"zerokit: {describe(best, judged, free.device_bytes)}")
     batch = options.batch_size if best.run.batch_size == run.batch_size else best.run.batch_size
-    folder = (options.output or Path(_SWAP)).absolute().with_name(_SWAP)
+    partial = None if options.output is None else partial_path(options.output)
+    folder = (partial or Path(_SWAP)).absolute().with_name(_SWAP)
 
     def in_mode() -> Engine:
         if best.run.nvme:
-            folder.mkdir(exist_ok=True)
+            make_folder(folder)
         section = best.run.zero_section(pinned=free.card is not None, nvme_path=str(folder))
         return engine.in_mode(best.run.mode, section=section, batch_size=batch)
 
-    return group.together(in_mode) if best.run.nvme else in_mode()
+    return group.together(in_mode)
 
 
 def _modes(engine: Engine, options: Options, free: Free) -> Sequence[GenerationMode]:
@@ -108,15 +111,17 @@ def _modes(engine: Engine, options: Options, free: Free) -> Sequence[GenerationM
 
 def _check_tensor(ranks: Ranks, model: ModelFiles, modes: Sequence[GenerationMode]) -> None:
     """Refuse tensor parallelism that DeepSpeed has not; for models that zerokit cannot count."""
+    if modes != ["tensor"]:
+        return
     text = model.config.get_text_config(decoder=True)
     heads = getattr(text, "num_attention_heads", 0)
     divided = DividedModel(text.model_type, heads, getattr(text, "num_key_value_heads", None) or heads)
     misfit = parallelism_misfit(Parallelism(tensor=ranks.world_size), model=divided)
-    if modes == ["tensor"] and misfit is not None:
+    if misfit is not None:
         raise ConfigError(f"tensor is not possible: {misfit.message}", where="--mode", hint="Use --mode auto")
 
 
-def _run(
+def _generation_run(
     ranks: Ranks, shape: ModelShape, free: Free, engine: Engine, options: Options, work: Work, mode: GenerationMode
 ) -> GenerationRun:
     """What the judge of modes needs to know."""

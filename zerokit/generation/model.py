@@ -5,6 +5,7 @@ Loading under ZeRO-3 is collective, so an error halfway would leave ranks waitin
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -119,16 +120,29 @@ def load_model(files: ModelFiles, dtype: torch.dtype, *, trust_remote_code: bool
         return model
     from peft import PeftModel
 
+    problem, hint = f"peft cannot load it on '{files.folder}'", "Check that it belongs to this model"
     try:
         adapted = PeftModel.from_pretrained(model, str(files.adapter), autocast_adapter_dtype=False)
         if merges:
+            problem, hint = "peft cannot merge it into the weights, as --mode tensor needs", "Use another mode"
+            _untie_adapted(adapted.get_base_model())
             return adapted.merge_and_unload()
-    except (RuntimeError, ValueError, TypeError, KeyError) as error:  # each kind of adapter has its own
-        message = f"peft cannot load it on '{files.folder}': {reason(error)}"
-        raise ModelError(
-            message, where=printable(files.adapter), hint="Check that it belongs to this model"
-        ) from error
+    except (RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:  # each kind has its own
+        raise ModelError(f"{problem}: {reason(error)}", where=printable(files.adapter), hint=hint) from error
     return adapted.to(dtype).get_base_model()
+
+
+def _untie_adapted(model: Any) -> None:
+    """Give each adapted layer a weight of its own: merging would change the layers that share it, too."""
+    import torch
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    uses = Counter(id(module._parameters.get("weight")) for module in model.modules())
+    for layer in [module.get_base_layer() for module in model.modules() if isinstance(module, BaseTunerLayer)]:
+        weight = layer._parameters.get("weight")
+        if weight is not None and uses[id(weight)] > 1:
+            layer.weight = torch.nn.Parameter(weight.detach().clone(), requires_grad=False)
+            model.config.tie_word_embeddings = False
 
 
 def _base_of(options: Options) -> tuple[str, str | None]:

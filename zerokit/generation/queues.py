@@ -51,7 +51,7 @@ class SharedQueue:
         self._store.add(_TAKEN, len(self._requests))
 
 
-class SameForAll:
+class BroadcastQueue:
     """The requests that rank 0 takes from a queue, on all ranks, which must call it together."""
 
     def __init__(self, queue: SharedQueue, group: RankGroup) -> None:

@@ -12,6 +12,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from zerokit.errors import ConfigError, ZerokitError, collect_errors, did_you_mean, raise_together
 from zerokit.passthrough_options import PassthroughOption, parse_passthrough_options
@@ -19,7 +20,7 @@ from zerokit.tables import table_of
 
 if TYPE_CHECKING:
     import torch
-    from transformers import GenerationConfig
+    from transformers import GenerationConfig, PreTrainedTokenizerBase
 
     from zerokit.generation.model import ModelFiles
 
@@ -36,8 +37,8 @@ _BEAMS_ONLY = ("length_penalty", "early_stopping")
 _HOW = "Quote a prompt that has spaces, and write --prompt before each"
 REFUSED = {name: instead for instead, names in _TABLE["refused"].items() for name in names}
 """GenerationConfig name that zerokit refuses -> what to do instead."""
-_TRIED: set[tuple[Any, ...]] = set()
-"""Options that a trial has accepted: a training run generates with the same ones again and again."""
+_TRIED: WeakKeyDictionary[PreTrainedTokenizerBase, set[tuple[str, int]]] = WeakKeyDictionary()
+"""Options that a trial has accepted with a tokenizer: a training run generates with the same ones again and again."""
 
 
 @dataclass(frozen=True)
@@ -157,8 +158,8 @@ def try_sampling(sampling: Sampling, config: GenerationConfig, model: ModelFiles
     from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
     values = {**config.to_dict(), "max_new_tokens": 2, "min_new_tokens": None}
-    tried = repr(values), model.vocab_size, id(model.tokenizer)
-    if tried in _TRIED:
+    options, tried = (repr(values), model.vocab_size), _TRIED.setdefault(model.tokenizer, set())
+    if options in tried:
         return
     shape = LlamaConfig(
         vocab_size=model.vocab_size,
@@ -184,7 +185,7 @@ def try_sampling(sampling: Sampling, config: GenerationConfig, model: ModelFiles
     except Exception as error:
         # ValueError, TypeError, IndexError, ImportError: each option has its own way to refuse.
         raise _refused(sampling, error) from error
-    _TRIED.add(tried)
+    tried.add(options)
 
 
 def _check_tokens(sampling: Sampling, vocab_size: int) -> None:
