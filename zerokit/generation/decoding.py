@@ -421,14 +421,18 @@ class Decoder:
         has_encoder = self.base.config.is_encoder_decoder
         ids, mask = pad(prompts, config.pad_token_id, on_left=not has_encoder)
         self._prompt_width = 1 if has_encoder else ids.shape[1]
-        sequences = self.model.generate(
-            input_ids=ids.to(self.device),
-            attention_mask=mask.to(self.device),
-            generation_config=config,
-            tokenizer=self.tokenizer,  # for stop strings
-            synced_gpus=self.synced,
-            **options,
-        )
+        hook = self.base.register_forward_pre_hook(_trim_mask, with_kwargs=True)
+        try:
+            sequences = self.model.generate(
+                input_ids=ids.to(self.device),
+                attention_mask=mask.to(self.device),
+                generation_config=config,
+                tokenizer=self.tokenizer,  # for stop strings
+                synced_gpus=self.synced,
+                **options,
+            )
+        finally:
+            hook.remove()
         made: list[list[int]] = sequences[:, self._prompt_width :].tolist()
         return made
 
@@ -436,6 +440,19 @@ class Decoder:
 def without_adapter(model: Any) -> Any:
     """The model of transformers in what peft has put around it."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def _trim_mask(
+    module: Any, arguments: tuple[Any, ...], inputs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Give a pass without a cache a mask as long as its tokens.
+
+    A rank that is done repeats its last pass until all ranks are. `_sample` of transformers lengthens only its mask.
+    """
+    ids, mask = inputs.get("input_ids"), inputs.get("attention_mask")
+    if ids is not None and mask is not None and inputs.get("past_key_values") is None:
+        inputs["attention_mask"] = mask[:, : ids.shape[1]]
+    return arguments, inputs
 
 
 def _is_continuous(model: Any, base: Any, config: GenerationConfig) -> bool:

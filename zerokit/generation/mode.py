@@ -25,7 +25,7 @@ from zerokit.memory.generation import GenerationMode, GenerationRun
 from zerokit.models import ModelShape, load_model_shape
 from zerokit.models.parallelism import DividedModel, parallelism_misfit
 from zerokit.staging import make_folder
-from zerokit.step_time.generation import Candidate, judge_modes, modes_for, reasons, traffic_per_pass
+from zerokit.step_time.generation import ONE_GPU, Candidate, judge_modes, modes_for, reasons, traffic_per_pass
 from zerokit.units import format_bytes, format_rate
 
 if TYPE_CHECKING:
@@ -117,8 +117,9 @@ def _check_tensor(ranks: Ranks, model: ModelFiles, modes: Sequence[GenerationMod
     heads = getattr(text, "num_attention_heads", 0)
     divided = DividedModel(text.model_type, heads, getattr(text, "num_key_value_heads", None) or heads)
     misfit = parallelism_misfit(Parallelism(tensor=ranks.world_size), model=divided)
-    if misfit is not None:
-        raise ConfigError(f"tensor is not possible: {misfit.message}", where="--mode", hint="Use --mode auto")
+    reason = ONE_GPU if ranks.world_size == 1 else misfit.message if misfit is not None else ""
+    if reason:
+        raise ConfigError(f"tensor is not possible: {reason}", where="--mode", hint="Use --mode auto")
 
 
 def _generation_run(

@@ -30,6 +30,9 @@ MODES: tuple[GenerationMode, ...] = ("replicated", "tensor", "sharded", "offload
 """Modes to choose from for a model of files, in the order in which they usually are fast."""
 _MOST_SEQUENCES = 4096
 
+ONE_GPU = "there is one GPU"
+"""Why a mode that divides weights is not possible."""
+
 
 @dataclass(frozen=True)
 class GenerationTime:
@@ -136,7 +139,7 @@ def _judge(
 ) -> Candidate:
     ranks = run.cluster.world_size
     if ranks == 1 and run.mode in ("sharded", "tensor"):
-        return Candidate(run, reason="there is one GPU")
+        return Candidate(run, reason=ONE_GPU)
     if run.mode == "tensor" and run.cluster.num_nodes > 1:
         return Candidate(run, reason="the GPUs are in several machines")
 
