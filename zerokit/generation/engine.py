@@ -88,7 +88,8 @@ class Generator:
         deepspeed.comm.barrier()
         model = _load_weights(files, plan, trust_remote_code)
         model = deepspeed.tp_model_init(model, tp_size=size, dtype=model.dtype)
-        section = {"tensor_parallel": {"autotp_size": size}}
+        # All ranks choose the next token from all scores.
+        section = {"tensor_parallel": {"autotp_size": size, "vocab_parallel_lm_head": False}}
         self._engine, *_ = deepspeed.initialize(model=model, config=plan.ds_config | section)
         # It compares the inputs of all ranks, and a tokenizer is never equal to its copy.
         self._engine.first_dataloader_check.remove()

@@ -150,6 +150,8 @@ class GenerationRun:
         """The prefill as a forward pass of a run."""
         data = {"zero_optimization": self.zero_section(), "train_micro_batch_size_per_gpu": self.batch_size}
         data |= {name: {"enabled": name == self.precision} for name in ("bf16", "fp16")}
+        if self.mode == "tensor":
+            data["tensor_parallel"] = {"vocab_parallel_lm_head": False}  # all ranks need all scores
         return TrainingRun(
             model=self.model,
             cluster=self.cluster,
