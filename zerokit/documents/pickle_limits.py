@@ -15,7 +15,7 @@ _RUN = re.compile(
 )
 """Operations of a fixed length (pickletools.opcodes) that number no object above `_ALWAYS`.
 
-Not possessive (`*+`): before 3.11.5 Python then passes over the lookahead. Without a limit its matcher would keep a
+Not possessive (`*+`): Python 3.11.2 then passes over the lookahead. Without a limit the matcher would keep a
 state of each operation.
 """
 _ALWAYS = (1 << 20) - 1
