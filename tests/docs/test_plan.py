@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run, zerokit
+from tests.combinations import sample
 from tests.docs.outputs import output_of
 from tests.docs.test_journeys import PAGES, blocks_of, missing_line
 
@@ -53,7 +54,7 @@ def test_ten_questions_are_answered() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("command", "code", "lines"), BLOCKS)
+@pytest.mark.parametrize(("command", "code", "lines"), sample(BLOCKS, 6))
 def test_an_answer_is_what_the_command_prints(
     zerokit: Run, cache_folder: Path, monkeypatch: pytest.MonkeyPatch, command: str, code: int, lines: str
 ) -> None:
