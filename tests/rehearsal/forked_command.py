@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import socket
 import subprocess
@@ -35,11 +34,9 @@ def run(words: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> subproces
         socket.socket(socket.AF_UNIX) as asked,
     ):
         asked.connect(_server())
-        told = {"words": ["zerokit", *words], "cwd": str(cwd), "environment": dict(env)}
         with Path(os.devnull).open() as nothing:
             streams = [stream.fileno() for stream in (nothing, out, err)]
-            socket.send_fds(asked, [json.dumps(told).encode()], streams)
-        asked.shutdown(socket.SHUT_WR)
+            forked_worker.send(asked, streams, words=["zerokit", *words], cwd=str(cwd), environment=dict(env))
         work = Work([int(asked.recv(32))])
         asked.settimeout(PATIENCE)
         while True:

@@ -22,7 +22,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -70,9 +70,7 @@ def ask(*, real: bool = False) -> NoReturn:
     """
     with socket.socket(socket.AF_UNIX) as asked:
         asked.connect(os.environ[SOCKET])
-        told = {"words": sys.argv, "cwd": str(Path.cwd()), "environment": dict(os.environ), "real": real}
-        socket.send_fds(asked, [json.dumps(told).encode()], _STREAMS)
-        asked.shutdown(socket.SHUT_WR)
+        send(asked, _STREAMS, words=sys.argv, cwd=str(Path.cwd()), environment=dict(os.environ), real=real)
         os._exit(int(asked.recv(_MOST_BYTES)))  # a worker that was killed has said nothing
 
 
@@ -104,8 +102,14 @@ def fork_for_each(path: str, imported: Iterable[str], work: Callable[[socket.soc
     os._exit(0)
 
 
+def send(asked: socket.socket, streams: Sequence[int], **request: Any) -> None:
+    """Ask for a process with `streams` as its first ones: its words, cwd and environment, and what its work reads."""
+    socket.send_fds(asked, [json.dumps(request).encode()], streams)
+    asked.shutdown(socket.SHUT_WR)
+
+
 def receive(asking: socket.socket) -> Any:
-    """What is asked for; its streams, folder and environment become those of this process."""
+    """The request that :func:`send` has sent; its streams, folder and environment become those of this process."""
     text, streams, _, _ = socket.recv_fds(asking, _MOST_BYTES, len(_STREAMS))
     while more := asking.recv(_MOST_BYTES):
         text += more
@@ -114,13 +118,13 @@ def receive(asking: socket.socket) -> Any:
         os.close(stream)
     sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
-    told = json.loads(text)
-    os.chdir(told["cwd"])
+    request = json.loads(text)
+    os.chdir(request["cwd"])
     os.environ.clear()
-    os.environ.update(told["environment"])
+    os.environ.update(request["environment"])
     sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-    sys.argv = told["words"]
-    return told
+    sys.argv = request["words"]
+    return request
 
 
 def _work(asking: socket.socket) -> NoReturn:
@@ -130,7 +134,7 @@ def _work(asking: socket.socket) -> NoReturn:
     from zerokit.rehearsal import process_setup
     from zerokit.rehearsal.worker import run as worker
 
-    told = receive(asking)
+    request = receive(asking)
     process_setup.is_running = lambda: False  # torch was imported after the library, as it has to be
     leave = worker._leave
 
@@ -138,13 +142,13 @@ def _work(asking: socket.socket) -> NoReturn:
         asking.send(f"{code}".encode())
         leave(code)
 
-    if told["words"][1] == "-m":
-        sys.argv = told["words"][2:]
+    if request["words"][1] == "-m":
+        sys.argv = request["words"][2:]
         with exits(answer):
             runpy.run_module(sys.argv[0], run_name="__main__")
             sys.exit()
     worker._leave = answer
-    if told["real"]:
+    if request["real"]:
         real_worker.use_real_values()
     worker.main()
     raise AssertionError("a worker leaves by itself")
