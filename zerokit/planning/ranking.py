@@ -115,11 +115,11 @@ def choose_plans(ranked: Sequence[Ranked], goal: str = "cost") -> list[Ranked]:
     usable = [
         one
         for one in ranked
-        if one.offer != best.offer
-        and (one.worst == "misses") <= (best.worst == "misses")
+        if (one.worst == "misses") <= (best.worst == "misses")
         and one.offer.is_network_assumed <= best.offer.is_network_assumed
     ]
-    for one in front(usable) if goal == "time" else reversed(front(usable)):
+    on_front = [one for one in front(usable) if one.offer != best.offer]
+    for one in on_front if goal == "time" else reversed(on_front):
         last, bill = found[-1].bill, one.bill
         speedup = last.hours.mid / bill.hours.mid
         if goal == "time":
@@ -131,7 +131,9 @@ def choose_plans(ranked: Sequence[Ranked], goal: str = "cost") -> list[Ranked]:
     same_gpus = [
         one
         for one in usable
-        if one.offer.is_network_assumed and replace(one.offer, network_gbit_s=best.offer.network_gbit_s) == best.offer
+        if one.offer != best.offer
+        and one.offer.is_network_assumed
+        and replace(one.offer, network_gbit_s=best.offer.network_gbit_s) == best.offer
     ][:1]
     others, most = found[1:], MOST_PLANS - 1 - len(same_gpus)
     others = [one for one in others if one not in same_gpus]
