@@ -24,10 +24,11 @@ from zerokit.memory.gpu import sizes_of_run
 from zerokit.memory.layout import Parameter, layout_of
 from zerokit.memory.model_blocks import model_calls_of
 from zerokit.memory.overheads import UNCHECKED_ACTIVATIONS
-from zerokit.memory.replay import Replay, Switches
+from zerokit.memory.recording import RecordedRun
+from zerokit.memory.replay import Switches, recorded_pass
+from zerokit.memory.same_object import SameObject
 from zerokit.memory.settings import settings_of
 from zerokit.memory.stage import GRADIENTS, PARAMETERS, ROUNDING, Stage0, block_bytes, hold_parameters
-from zerokit.memory.timeline import Timeline
 from zerokit.memory.traits import all_traits
 from zerokit.models import load_model_shape
 
@@ -123,18 +124,19 @@ def predict(case: Case) -> Prediction:
     assert sizes is not None
     assert not isinstance(run.model, int)
     calls = model_calls_of(run.model, layout, sizes)
-    timeline = Timeline()
-    stage = _NoOptimizer(timeline, layout, settings)
+    switches = Switches(e=settings.parameter_bytes, checkpointing=case.checkpointing)
+    one_pass = recorded_pass(calls, sizes, SameObject(layout.parameters), switches, gathers=False)
+    recorded = RecordedRun()
+    stage = _NoOptimizer(recorded, layout, settings)
     stage.start()
-    before = timeline.total
-    Replay(
-        timeline,
-        stage,
-        calls,
-        sizes,
-        layout.parameters,
-        Switches(e=settings.parameter_bytes, checkpointing=case.checkpointing),
-    ).train(1)
+    recorded.act("end")
+    before = recorded.play().total
+    recorded.enter("forward")
+    recorded.play_pass(stage, one_pass)
+    recorded.enter("step")
+    stage.step()
+    recorded.act("end")
+    timeline = recorded.play(one_pass)
     layers = [block for block in calls.blocks if block.is_layer]
     states = {PARAMETERS, ROUNDING, GRADIENTS}
     fullest = max(timeline.fullest.values(), key=lambda held: sum(u * n for c in held.values() for u, n in c.items()))

@@ -14,8 +14,9 @@ from zerokit.memory.layout import Layout
 from zerokit.memory.leaf_modules import with_leaf_modules
 from zerokit.memory.model_blocks import ModelCalls, model_calls_of
 from zerokit.memory.model_states import ceil_div
-from zerokit.memory.recording import RecordedStage, Recorder
-from zerokit.memory.replay import Replay, Switches
+from zerokit.memory.module_calls import ModuleCall
+from zerokit.memory.recording import RecordedPass, RecordedRun
+from zerokit.memory.replay import Switches, recorded_pass
 from zerokit.memory.same_object import SameObject
 from zerokit.memory.settings import Settings
 from zerokit.memory.sizes import Sizes
@@ -33,6 +34,9 @@ WORKSPACE_BYTES = 33_554_432
 """32 MiB on Hopper (aten/src/ATen/cuda/CUDABlas.cpp getChosenWorkspaceSize, rounded by the allocator)."""
 WORKSPACE = TERM_KINDS["gpu.WORKSPACE"]
 
+MOST_ACCUMULATION_STEPS = 3
+"""From as many on, the micro-batches in the middle are alike."""
+
 
 @dataclass(frozen=True)
 class GpuReplay:
@@ -44,8 +48,6 @@ class GpuReplay:
     sizes: Sizes | None
     rank: int
     """Among the ranks of ZeRO."""
-    peak_bytes: int
-    """The maximum."""
 
 
 def replay_fullest(run: TrainingRun, layout: Layout, settings: Settings) -> GpuReplay:
@@ -55,9 +57,12 @@ def replay_fullest(run: TrainingRun, layout: Layout, settings: Settings) -> GpuR
         ranks = ranks_that_differ(layout.unpacked, run.zero_ranks)
     sizes = sizes_of_run(run, settings)
     calls = calls_of(run, layout, settings, sizes)
-    return max(
-        (_replay(run, layout, settings, rank, sizes, calls) for rank in ranks), key=lambda found: found.peak_bytes
-    )
+    played = ((rank, *_replay(run, layout, settings, rank, sizes, calls)) for rank in ranks)
+    rank, timeline, first = max(played, key=lambda one: max(one[1].peak_bytes, one[2].peak_bytes))
+    fullest = timeline.fullest
+    if first.peak_bytes > timeline.peak_bytes:
+        fullest["first pass"] = first.fullest_of_all
+    return GpuReplay(timeline.held, fullest, calls, sizes, rank)
 
 
 def calls_of(run: TrainingRun, layout: Layout, settings: Settings, sizes: Sizes | None) -> ModelCalls | None:
@@ -91,12 +96,7 @@ def _replay(
     rank: int,
     sizes: Sizes | None,
     model_calls: ModelCalls | None,
-) -> GpuReplay:
-    stage: Stage
-    stored = stored_layout(layout, settings.parameter_bytes)
-    whole = replicated_bytes(layout, settings.stage, double_quant=run.double_quant)
-    layout = layout.unpacked
-
+) -> tuple[Timeline, Timeline]:
     switches = Switches(
         e=settings.parameter_bytes,
         checkpointing=run.gradient_checkpointing,
@@ -104,40 +104,107 @@ def _replay(
         chunked_loss=run.chunked_loss,
         replaces_linear=settings.replaces_linear,
     )
-
-    def replay(timeline: Timeline, stage: Stage, sizes: Sizes | None = sizes) -> Replay:
-        return Replay(timeline, stage, model_calls, sizes, layout.parameters, switches)
-
-    def start(timeline: Timeline, stage: Stage) -> None:
-        timeline.hold(PACKED if settings.stage < 3 else PACKED_CONSTANTS, 1, whole)
-        stage.start()
-        if sizes is not None:
-            timeline.hold(WORKSPACE, WORKSPACE_BYTES, 2)
-
-    timeline, first = Timeline(), Timeline()
-    if run.without_deepspeed:
-        stage = PlainTorch(timeline, layout, settings, autocast=run.autocast)
-    elif settings.stage == 0:
-        stage = Stage0(timeline, layout, settings)
-    elif settings.wrapper == "bf16":
-        stage = Bf16Optimizer(timeline, layout, settings)
-    elif settings.stage < 3:
-        stage = Stage1And2(timeline, layout, settings, rank, engine_makes_optimizer=run.optimizer is None)
-    else:
-        calls = replay(timeline, RecordedStage(Recorder(), gathers=True)).recording.fetched
-        stage = Stage3(timeline, stored, settings, calls)
-        beginner = Stage3(first, stored, settings, calls, is_first=True)
-        start(first, beginner)
-        replay(first, beginner).first_pass()
-    start(timeline, stage)
-    replay(timeline, stage).train(settings.accumulation_steps)
+    parameters = SameObject(layout.unpacked.parameters)
+    gathers = settings.stage == 3 and not run.without_deepspeed
+    passes = [recorded_pass(model_calls, sizes, parameters, switches, gathers=gathers)]
     if sizes is not None and run.eval_batch_size is not None:
-        replay(timeline, stage, dataclasses.replace(sizes, batch=run.eval_batch_size)).evaluate()
-    fullest = timeline.fullest
-    if first.peak_bytes > timeline.peak_bytes:
-        fullest["first pass"] = first.fullest_of_all
-    peak_bytes = max(first.peak_bytes, timeline.peak_bytes)
-    return GpuReplay(timeline.held, fullest, model_calls, sizes, rank, peak_bytes)
+        batch = dataclasses.replace(sizes, batch=run.eval_batch_size)
+        passes.append(recorded_pass(model_calls, batch, parameters, switches, gathers=gathers, trains=False))
+    of_stage = _recorded_run(
+        SameObject(layout),
+        dataclasses.replace(settings, accumulation_steps=min(settings.accumulation_steps, MOST_ACCUMULATION_STEPS)),
+        rank,
+        *(SameObject(one.alike) for one in passes),
+        has_workspace=sizes is not None,
+        double_quant=run.double_quant,
+        engine_makes_optimizer=run.optimizer is None,
+        autocast=run.autocast,
+        without_deepspeed=run.without_deepspeed,
+    )
+    step, first_pass = (one.play(*passes) for one in of_stage)
+    return step, first_pass
+
+
+@lru_cache(maxsize=512)
+def _recorded_run(
+    same_layout: SameObject[Layout],
+    settings: Settings,
+    rank: int,
+    train: SameObject[RecordedPass],
+    evaluation: SameObject[RecordedPass] | None = None,
+    *,
+    has_workspace: bool,
+    double_quant: bool,
+    **switches: bool,
+) -> tuple[RecordedRun, RecordedRun]:
+    """What a stage does until the second step ends, from which on optimizer states exist; and in its first pass."""
+    layout = same_layout.value
+    packed = replicated_bytes(layout, settings.stage, double_quant=double_quant)
+
+    def begin(*, is_first: bool = False) -> tuple[RecordedRun, Stage]:
+        run = RecordedRun()
+        calls = train.value.fetched
+        stage = _stage(run, layout, settings, rank, calls, is_first=is_first, **switches)
+        run.hold(PACKED if settings.stage < 3 else PACKED_CONSTANTS, 1, packed)
+        stage.start()
+        run.hold(WORKSPACE, WORKSPACE_BYTES, 2 * has_workspace)
+        return run, stage
+
+    def enter_pass(run: RecordedRun, stage: Stage, phase: Phase, *, boundary: bool = False) -> None:
+        run.enter(phase)
+        stage.begin_pass(boundary=boundary)
+
+    run, stage = begin()
+    run.enter("forward")
+    stage.make_states()
+    before: object = None
+    count = settings.accumulation_steps
+    for number in range(1, count + 1):
+        enter_pass(run, stage, "forward", boundary=number == count)
+        if before is not None and before == stage.state:
+            break
+        before = stage.state
+        run.play_pass(stage, train.value)
+        stage.end_backward(boundary=number == count)
+    run.enter("step")
+    stage.step()
+    if evaluation is not None:
+        enter_pass(run, stage, "evaluation")
+        run.play_pass(stage, evaluation.value, number=1)
+    run.act("end")
+
+    first_pass = RecordedRun()
+    if stage.gathers:
+        first_pass, stage = begin(is_first=True)
+        enter_pass(first_pass, stage, "forward")
+        first_pass.play_pass(stage, train.value)
+        stage.end_backward(boundary=False)
+    first_pass.act("end")
+    return run, first_pass
+
+
+def _stage(
+    timeline: Timeline,
+    layout: Layout,
+    settings: Settings,
+    rank: int,
+    calls: tuple[ModuleCall, ...],
+    *,
+    is_first: bool,
+    engine_makes_optimizer: bool,
+    autocast: bool,
+    without_deepspeed: bool,
+) -> Stage:
+    unpacked = layout.unpacked
+    if without_deepspeed:
+        return PlainTorch(timeline, unpacked, settings, autocast=autocast)
+    if settings.stage == 0:
+        return Stage0(timeline, unpacked, settings)
+    if settings.wrapper == "bf16":
+        return Bf16Optimizer(timeline, unpacked, settings)
+    if settings.stage < 3:
+        return Stage1And2(timeline, unpacked, settings, rank, engine_makes_optimizer=engine_makes_optimizer)
+    return Stage3(timeline, stored_layout(layout, settings.parameter_bytes), settings, calls, is_first=is_first)
 
 
 def _embedded(run: TrainingRun) -> int:

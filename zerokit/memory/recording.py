@@ -1,35 +1,38 @@
-"""A forward and backward pass, recorded once and played on other timelines and stages.
+"""What a pass allocates, and what a ZeRO stage does meanwhile: each recorded once, and played together.
 
-What a pass allocates does not depend on the ZeRO stage, the number of GPUs or offload; only what the stage
-does in between depends on them. Runs that differ in these settings play the same recording. Allocations
-between two actions of the stage are summed up as one `Change`.
+What a pass allocates does not depend on the stage, the number of GPUs or offload. What the stage does depends on the
+order of calls and gradients, not on the size of a micro-batch. So each recording is shared by many runs. Allocations
+in a row are summed up as one `Change`.
 """
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import Any
+from collections.abc import Hashable
+from functools import cached_property, lru_cache
+from typing import Any, cast
 
 from zerokit.memory.layout import Parameter
 from zerokit.memory.module_calls import ModuleCall
 from zerokit.memory.stage import Stage
 from zerokit.memory.term import TermKind
-from zerokit.memory.timeline import Change, Timeline
+from zerokit.memory.timeline import Change, Changes, Timeline
 from zerokit.reporting.phases import Phase
 
 Action = tuple[str, tuple[Any, ...]]
-"""A method of the stage, or `enter` of the timeline, with its arguments."""
+"""A method of the stage, `enter` of the timeline, or ``pass`` or ``end``, with its arguments."""
 
 
 class Recorder(Timeline):
-    """A timeline that keeps what happens to it."""
+    """A timeline that keeps what happens to it: changes, and actions between them."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.changes: list[Change | None] = []
+        """Before each action."""
+        self.actions: list[Action] = []
         self._amounts: list[tuple[TermKind, int, int]] = []
         self._changes: dict[tuple[tuple[TermKind, int, int], ...], Change] = {}
         """Equal layers share their changes."""
-        self._steps: list[Change | Action] = []
 
     def hold(self, kind: TermKind, unit: int, count: int) -> None:
         if unit and count:
@@ -47,41 +50,93 @@ class Recorder(Timeline):
         self.act("enter", phase)
 
     def act(self, name: str, *arguments: Any) -> None:
-        """Record an action of the stage."""
-        self._end_change()
-        self._steps.append((name, arguments))
+        """Record an action."""
+        self.changes.append(self.take_change() if self._amounts else None)
+        self.actions.append((name, arguments))
+
+    def take_change(self) -> Change:
+        """The change since the last one; something has changed."""
+        amounts = tuple(self._amounts)
+        self._amounts.clear()
+        if amounts not in self._changes:
+            self._changes[amounts] = Change(amounts)
+        return self._changes[amounts]
+
+
+class RecordedPass(Recorder):
+    """A pass of a model; its actions are those of a stage."""
 
     @cached_property
     def fetched(self) -> tuple[ModuleCall, ...]:
         """The calls in the order in which the stage fetches them: forward, recomputed, and backward."""
-        actions = (step for step in self._steps if not isinstance(step, Change))
-        return tuple(arguments[0] for name, arguments in actions if name == "fetch")
+        return tuple([arguments[0] for name, arguments in self.actions if name == "fetch"])
 
-    def play(self, timeline: Timeline, stage: Stage) -> None:
-        """Do the same on another timeline and stage."""
-        self._end_change()
+    @cached_property
+    def all_changes(self) -> Changes:
+        """All changes of the pass."""
+        return Changes(self.changes)
+
+    @cached_property
+    def phases(self) -> dict[int, Phase]:
+        """Those that actions enter, by the number of the action."""
+        return {number: arguments[0] for number, (name, arguments) in enumerate(self.actions) if name == "enter"}
+
+    @cached_property
+    def alike(self) -> RecordedPass:
+        """The first one with the same actions: for a stage they are one."""
+        given = {one for _, arguments in self.actions for one in arguments}
+        seen = {one: _seen_by_stage(one) for one in given}.__getitem__
+        known = _alike(tuple([(name, *map(seen, arguments)) for name, arguments in self.actions]))
+        return known.setdefault("first", self)
+
+
+@lru_cache(maxsize=64)
+def _alike(actions: tuple[Hashable, ...]) -> dict[str, RecordedPass]:
+    return {}
+
+
+def _seen_by_stage(argument: Any) -> Hashable:
+    """What a stage reads of a call; parameters and phases are themselves."""
+    if not isinstance(argument, ModuleCall):
+        return cast(Hashable, argument)
+    calls = (tuple(map(_seen_by_stage, some)) for some in (argument.parts, argument.inner))
+    return argument.module, argument.parameters, argument.within, *calls
+
+
+class RecordedRun(Recorder):
+    """What a stage does in a step."""
+
+    def play_pass(self, stage: Stage, one: RecordedPass, number: int = 0) -> None:
+        """Have the stage do the actions of a pass: that with this number, when all is played."""
         names = ("fetch", "release", "save", "unsave", "ready")
-        actions = {"enter": timeline.enter, **{name: getattr(stage, name) for name in names}}
-        for step in self._steps:
-            if isinstance(step, Change):
-                timeline.change(step)
-            else:
-                name, arguments = step
+        actions = {name: getattr(stage, name) for name in names}
+        done: list[Change | None] = []
+        for change, (name, arguments) in zip(one.changes, one.actions, strict=True):
+            for key, count in () if change is None else change.sums:
+                self._counts[key] += count
+            if name in actions:
                 actions[name](*arguments)
+            done.append(self.take_change() if self._amounts else None)
+        self.act("pass", number, Changes(done))
 
-    def _end_change(self) -> None:
-        if self._amounts:
-            amounts = tuple(self._amounts)
-            self._amounts.clear()
-            if amounts not in self._changes:
-                self._changes[amounts] = Change(amounts)
-            self._steps.append(self._changes[amounts])
+    def play(self, *passes: RecordedPass) -> Timeline:
+        """A timeline on which the stage acted, with these passes."""
+        timeline = Timeline()
+        for own, (name, arguments) in zip(self.changes, self.actions, strict=True):
+            if own is not None:
+                timeline.change(own)
+            if name == "enter":
+                timeline.enter(*arguments)
+            elif name == "pass":
+                number, done = arguments
+                timeline.change_in_turn(passes[number].all_changes, done, passes[number].phases)
+        return timeline
 
 
 class RecordedStage(Stage):
     """Records what a stage is told. Without `gathers`, the stage would only listen to `ready`."""
 
-    def __init__(self, recorder: Recorder, *, gathers: bool) -> None:
+    def __init__(self, recorder: RecordedPass, *, gathers: bool) -> None:
         self._recorder, self.gathers = recorder, gathers
 
     def fetch(self, call: ModuleCall) -> None:

@@ -1,14 +1,10 @@
-"""Replay of a training step, call by call.
-
-It counts bytes only. It starts in the second step, when optimizer states exist, and replays one whole step:
-all micro-batches that differ, then the optimizer. The first pass of a run is a separate replay.
-"""
+"""Replay of a pass, call by call. It counts bytes only."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 from zerokit.choices import ChunkedLoss
 from zerokit.memory.adapters import MERGED_WEIGHT
@@ -17,7 +13,7 @@ from zerokit.memory.head_and_loss import ACTIVATION_GRADIENTS, TIED_GRADIENT, TI
 from zerokit.memory.layout import Parameter
 from zerokit.memory.model_blocks import ModelCalls
 from zerokit.memory.module_calls import Block, ModuleCall
-from zerokit.memory.recording import RecordedStage, Recorder
+from zerokit.memory.recording import RecordedPass, RecordedStage
 from zerokit.memory.same_object import SameObject
 from zerokit.memory.sizes import Sizes
 from zerokit.memory.stage import NEW_GRADIENT, Stage
@@ -46,8 +42,8 @@ class Switches:
     replaces_linear: bool = False
 
 
-class Replay:
-    """Replays a step on a stage."""
+class _Replay:
+    """Replays a pass on a stage."""
 
     def __init__(
         self,
@@ -64,7 +60,6 @@ class Replay:
         self._checkpointing = switches.checkpointing
         self._offloads = switches.checkpointing and switches.offloads_checkpoints
         self._tied_module: str | None = None
-        self._before: object = None
         self._tokens = sizes.tokens if sizes is not None else 0
         self._activations = ACTIVATIONS if model_calls is None else _activations(model_calls)
         self._head: HeadAndLoss | None = None
@@ -79,29 +74,12 @@ class Replay:
         is_kept = self._head is not None and self._head.keeps_gradient
         self._head_adds_in_place = self._adds_in_place = switches.replaces_linear and not is_kept
 
-    def train(self, micro_batches: int) -> None:
-        """One optimizer step of `micro_batches`; from the fourth on, the middle ones are alike."""
-        self._timeline.enter("forward")
-        self._stage.make_states()
-        count = min(micro_batches, 3)
-        for number in range(count):
-            if self._micro_batch(boundary=number == count - 1):
-                break
-        self._timeline.enter("step")
-        self._stage.step()
-
-    def first_pass(self) -> None:
-        """The first micro-batch of a run, without optimizer states."""
-        self._micro_batch(boundary=False)
-
     def evaluate(self) -> None:
         """One batch of evaluation after a step: forward layer by layer without gradients, then the loss."""
         assert self._model_calls is not None
         assert self._sizes is not None
         assert self._head is not None
         timeline, stage, tokens = self._timeline, self._stage, self._tokens
-        timeline.enter("evaluation")
-        stage.begin_pass(boundary=False)
         for _ in range(2):
             stage.fetch(self._model_calls.whole)
         timeline.hold(EVALUATION_HIDDEN, self._e, self._sizes.h * tokens)
@@ -113,27 +91,8 @@ class Replay:
         self._head.evaluate()
         timeline.free_all(EVALUATION_HIDDEN)
 
-    def _micro_batch(self, *, boundary: bool) -> bool:
-        """Replay one micro-batch, unless it repeats the previous one; return whether it does."""
-        self._timeline.enter("forward")
-        self._stage.begin_pass(boundary=boundary)
-        before, self._before = self._before, self._stage.state
-        if before is not None and before == self._before:
-            return True
-        self.recording.play(self._timeline, self._stage)
-        self._stage.end_backward(boundary=boundary)
-        return False
-
-    @cached_property
-    def recording(self) -> Recorder:
-        """The passes of one micro-batch on any stage of this kind."""
-        return _recorded(
-            *(self._model_calls, self._sizes, SameObject(self._parameters), self._switches),
-            gathers=self._stage.gathers,
-        )
-
-    def forward_and_backward(self) -> None:
-        """The passes of one micro-batch."""
+    def train(self) -> None:
+        """The forward and backward pass of one micro-batch."""
         timeline = self._timeline
         if self._model_calls is None:
             timeline.enter("backward")
@@ -289,17 +248,22 @@ class Replay:
 
 
 @lru_cache(maxsize=128)
-def _recorded(
+def recorded_pass(
     model_calls: ModelCalls | None,
     sizes: Sizes | None,
     parameters: SameObject[Sequence[Parameter]],
     switches: Switches,
     *,
     gathers: bool,
-) -> Recorder:
-    recorder = Recorder()
-    stage = RecordedStage(recorder, gathers=gathers)
-    Replay(recorder, stage, model_calls, sizes, parameters.value, switches).forward_and_backward()
+    trains: bool = True,
+) -> RecordedPass:
+    """The passes of one micro-batch, or a batch of evaluation, on any stage that `gathers` or does not."""
+    recorder = RecordedPass()
+    replay = _Replay(
+        recorder, RecordedStage(recorder, gathers=gathers), model_calls, sizes, parameters.value, switches
+    )
+    replay.train() if trains else replay.evaluate()
+    recorder.act("end")
     return recorder
 
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import accumulate
+from operator import add
+from typing import TypeVar
 
 from zerokit.memory.term import TermKind
 from zerokit.reporting.phases import Phase
 
+T = TypeVar("T")
 Held = dict[TermKind, dict[int, int]]
 """Number by unit in bytes, for each kind."""
 
@@ -36,6 +41,19 @@ class Change:
         self.sums = tuple((key, count) for key, count in sums.items() if count)
 
 
+class Changes:
+    """Changes in a row; None: nothing changes."""
+
+    def __init__(self, changes: Sequence[Change | None]) -> None:
+        self.each = changes
+        self.bytes = [0 if one is None else one.bytes for one in changes]
+        self.rises = [0 if one is None else one.rise for one in changes]
+        self.sums: defaultdict[tuple[TermKind, int], int] = defaultdict(int)
+        for one in changes:
+            for key, count in () if one is None else one.sums:
+                self.sums[key] += count
+
+
 class Timeline:
     """The memory of one device, or of devices that fill up together."""
 
@@ -44,7 +62,7 @@ class Timeline:
         self.total = 0
         self.phase: Phase = "init"
         self._most: dict[Phase, int] = {}
-        self._fullest: dict[Phase, dict[tuple[TermKind, int], int]] = {}
+        self._fullest: dict[Phase, Callable[[], dict[tuple[TermKind, int], int]]] = {}
         self._growing = False
         """The largest moment of this phase is now, and is not recorded yet."""
 
@@ -90,6 +108,28 @@ class Timeline:
                 counts[key] += count
         self.total += change.bytes
 
+    def change_in_turn(self, first: Changes, second: Changes, phases: Mapping[int, Phase]) -> None:
+        """A change of `first`, then one of `second`, and so on.
+
+        `phases`: those that are entered before a change of `second`, by its number.
+        """
+        if self._growing:
+            self._record()
+        before = self._counts.copy()
+        totals = list(accumulate(_in_turn(first.bytes, second.bytes), initial=self.total))
+        tops = list(map(add, totals, _in_turn(first.rises, second.rises)))
+        begins = [0, *(2 * number + 1 for number in phases)]
+        for phase, begin, end in zip((self.phase, *phases.values()), begins, [*begins[1:], len(tops)], strict=True):
+            self.phase, most = phase, max(tops[begin:end])
+            if most > self._most.get(phase, -1):
+                self._most[phase] = most
+                place = tops.index(most, begin, end)
+                self._fullest[phase] = partial(_counts_at, before, _in_turn(first.each, second.each), place)
+        self.total = totals[-1]
+        for one in (first, second):
+            for key, count in one.sums.items():
+                self._counts[key] += count
+
     def enter(self, phase: Phase) -> None:
         if self._growing:
             self._record()
@@ -112,7 +152,7 @@ class Timeline:
         """What each phase held at its largest moment."""
         if self._growing:
             self._record()
-        return {phase: _by_kind(counts) for phase, counts in self._fullest.items()}
+        return {phase: _by_kind(counts()) for phase, counts in self._fullest.items()}
 
     @property
     def fullest_of_all(self) -> Held:
@@ -129,7 +169,28 @@ class Timeline:
     def _record(self) -> None:
         """Record before anything is freed: while memory grows, the largest moment is still to come."""
         self._growing = False
-        self._fullest[self.phase] = self._counts.copy()
+        counts = self._counts.copy()
+        self._fullest[self.phase] = lambda: counts
+
+
+def _in_turn(first: Sequence[T], second: Sequence[T]) -> list[T]:
+    both = [*first, *second]
+    both[::2], both[1::2] = first, second
+    return both
+
+
+def _counts_at(
+    before: dict[tuple[TermKind, int], int], changes: Sequence[Change | None], place: int
+) -> dict[tuple[TermKind, int], int]:
+    """The counts at the largest sum of the change at `place`."""
+    counts = before.copy()
+    for change in changes[:place]:
+        for key, count in () if change is None else change.sums:
+            counts[key] += count
+    if (last := changes[place]) is not None:
+        for key, count in last.to_rise:
+            counts[key] += count
+    return counts
 
 
 def _by_kind(counts: Mapping[tuple[TermKind, int], int]) -> Held:

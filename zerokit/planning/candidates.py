@@ -86,6 +86,19 @@ class Candidate:
         """The same settings, whatever the batch and the 16-bit type: memory grows with these."""
         return replace(self, micro_batch_size=0, gradient_accumulation_steps=0, precision="bf16")
 
+    @cached_property
+    def of_any_pass(self) -> Candidate:
+        """The same ZeRO, whatever the batch, and whatever keeps fewer activations."""
+        return replace(
+            self,
+            micro_batch_size=1,
+            gradient_accumulation_steps=1,
+            gradient_checkpointing=False,
+            chunked_loss=False,
+            tiled_mlp=False,
+            activation_offloading=False,
+        )
+
     @property
     def data_ranks(self) -> int:
         """Groups of GPUs that read different sequences."""

@@ -16,16 +16,14 @@ from zerokit.hardware.costs.card_costs import CardCosts
 from zerokit.hardware.costs.figures import figures
 from zerokit.hardware.hardware_file import read_hardware
 from zerokit.memory import TrainingRun, estimate
+from zerokit.memory.gpu import MOST_ACCUMULATION_STEPS
 from zerokit.planning.cache import code_state
 from zerokit.planning.candidates import Candidate, Offer
 from zerokit.planning.job import PlanJob
 from zerokit.planning.recipe import ds_config_of
 from zerokit.reporting.phases import phase_words
 from zerokit.reporting.verdicts import Verdict, host_fit, judge, worst
-from zerokit.step_time import Layers, StepTime, layers_of, step_time
-
-_MOST_ALIKE = 3
-"""From as many accumulation steps on memory is the same (`memory.replay.Replay.train`)."""
+from zerokit.step_time import Layers, StepTime, layers_of, least_update_seconds, step_time
 
 
 @dataclass(frozen=True)
@@ -78,6 +76,7 @@ class Evaluator:
         self._bases: dict[Candidate, TrainingRun | ZerokitError] = {}
         self._needs: dict[Candidate, Need | str] = {}
         self._times: dict[tuple[Candidate, str, float | None], StepTime] = {}
+        self._updates: dict[tuple[Candidate, str, float | None], float] = {}
         self._costs: dict[Cluster, CardCosts] = {}
         self._layers: dict[tuple[str, float, Candidate], Layers] = {}
         self._tokens: dict[tuple[int, int], float] = {}
@@ -89,7 +88,7 @@ class Evaluator:
         Raises:
             ZerokitError: DeepSpeed or the estimate does not support the settings.
         """
-        steps = min(candidate.gradient_accumulation_steps, _MOST_ALIKE)
+        steps = min(candidate.gradient_accumulation_steps, MOST_ACCUMULATION_STEPS)
         alike = replace(candidate, gradient_accumulation_steps=steps)
         if not candidate.hpz:
             alike = replace(alike, gpus_per_node=1)
@@ -113,41 +112,46 @@ class Evaluator:
         key = candidate, offer.gpu.name, offer.network_gbit_s
         found = self._times.get(key)
         if found is None:
-            # Neither prices nor the hosts' memory matter.
-            cluster = replace(offer.cluster, host_bytes=None)
-            run = replace(self.run(candidate), cluster=cluster)
-            found = step_time(run, self._costs_on(cluster), layers=self._layers_of(candidate, offer))
+            run, costs = self._on(candidate, offer)
+            found = step_time(run, costs, layers=self._layers_of(candidate, offer))
             self._times[key] = found
         return found
 
     def least_seconds(self, candidate: Candidate, offer: Offer) -> float:
-        """No step is faster: its kernels without a pause (roofline); 0 if the card's speed is unknown."""
+        """No step is faster: its kernels without a pause (roofline), then the optimizer.
+
+        0 if the speed of the card is unknown, or settings are not supported.
+        """
         known = self._times.get((candidate, offer.gpu.name, offer.network_gbit_s))
         if known is not None:
             return known.seconds
         try:
             layers = self._layers_of(candidate, offer)
+            update = self._update_seconds(candidate.of_any_pass, offer, layers)
         except ZerokitError:
             return 0.0
         least = layers.least_seconds(checkpointing=candidate.gradient_checkpointing)
-        return 0.999 * candidate.gradient_accumulation_steps * least
+        return 0.999 * (candidate.gradient_accumulation_steps * least + update)
 
-    def run(self, candidate: Candidate) -> TrainingRun:
-        """The run that is estimated.
+    def _update_seconds(self, base: Candidate, offer: Offer, layers: Layers) -> float:
+        key = base, offer.gpu.name, offer.network_gbit_s
+        if key not in self._updates:
+            run, costs = self._on(base, offer)
+            self._updates[key] = least_update_seconds(run, costs, layers)
+        return self._updates[key]
+
+    def _on(self, candidate: Candidate, offer: Offer) -> tuple[TrainingRun, CardCosts]:
+        """The run on the offer, and what work costs there: neither prices nor the hosts' memory matter."""
+        cluster = replace(offer.cluster, host_bytes=None)
+        return self.run(candidate, cluster), self._costs_on(cluster)
+
+    def run(self, candidate: Candidate, cluster: Cluster | None = None) -> TrainingRun:
+        """The run that is estimated, on any card unless a cluster is given.
 
         Raises:
             ZerokitError: the settings exclude each other.
         """
-        # Settings that the estimate of another candidate may change.
-        base = replace(
-            candidate,
-            micro_batch_size=1,
-            gradient_accumulation_steps=1,
-            gradient_checkpointing=False,
-            chunked_loss=False,
-            tiled_mlp=False,
-            activation_offloading=False,
-        )
+        base = candidate.of_any_pass
         if base not in self._bases:
             try:
                 self._bases[base] = self._runs.training_run(self._question(base))
@@ -158,6 +162,7 @@ class Evaluator:
             raise found
         return replace(
             found,
+            cluster=cluster or found.cluster,
             micro_batch_size=candidate.micro_batch_size,
             gradient_accumulation_steps=candidate.gradient_accumulation_steps,
             chunked_loss="zerokit" if candidate.chunked_loss else None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from math import ceil
 from operator import add
 
@@ -55,7 +55,6 @@ class Sharding:
         self.moved = cache(partial(moving_seconds, costs))
         self.copy = cache(partial(_copy_seconds, costs))
         self._pending = _NOTHING
-        self._reductions = {module: self._buckets(module) for module in modules}
 
     def collective(self, kind: str, num_bytes: float) -> float:
         """Seconds of a collective of the ranks that share states."""
@@ -115,6 +114,10 @@ class Sharding:
         return ceil(kept) if moe else kept  # experts are used together, with nothing between
 
     # ---- gradients
+
+    @cached_property
+    def _reductions(self) -> dict[Module, tuple[float, float, float, float]]:
+        return {module: self._buckets(module) for module in (self.layer, self.outside)}
 
     def _buckets(self, module: Module) -> tuple[float, float, float, float]:
         """Seconds of the reductions of a module's gradients; their number, which may be a fraction; and how much
@@ -237,10 +240,9 @@ class Sharding:
 
     def step(self, streams: Streams) -> None:
         """Norm, clipping, update, and the new parameters."""
-        settings, e = self.settings, self.settings.parameter_bytes
-        stage, own = settings.stage, self.trained / (self.ranks if settings.stage else 1)
         if not self.trained:
             return
+        stage, e = self.settings.stage, self.settings.parameter_bytes
         if stage == 0 and self.ranks > 1:
             count = max(self.trained / 5e8, 1)
             seconds = count * self.collective("all_reduce", self.trained / count * e)
@@ -248,6 +250,12 @@ class Sharding:
             streams.exposed("collective", seconds)
         if stage == 3:
             streams.host += self._tensors_in_all() * self.host_seconds("released_parameter")
+        self.update(streams)
+
+    def update(self, streams: Streams) -> None:
+        """The part of the step that waits for all kernels before it."""
+        settings, stage = self.settings, self.settings.stage
+        own = self.trained / (self.ranks if stage else 1)
         tensors = self.tensors if stage in (0, 3) else self.tensors / self.ranks + 1
         each = {0: "parameter_step_0", 3: "parameter_step_3"}.get(stage, "own_parameter")
         streams.wait()  # for the test for overflow
@@ -269,7 +277,7 @@ class Sharding:
                 streams.host += persistent * self.host_seconds("persistent_gather")
                 streams.device = max(streams.device + persistent * each_one, streams.host)
         elif stage and self.ranks > 1:
-            gather = self.collective("all_gather", self.trained * e)
+            gather = self.collective("all_gather", self.trained * settings.parameter_bytes)
             streams.exposed("collective", gather, self.costs.collective_launch())
 
     def _tensors_in_all(self) -> int:

@@ -70,6 +70,15 @@ def layers_of(run: TrainingRun, costs: CardCosts, tokens_per_sequence: float | N
     return Layers(run, model, costs, batch)
 
 
+def least_update_seconds(run: TrainingRun, costs: CardCosts, layers: Layers) -> float:
+    """Seconds of the optimizer's step that nothing hides: it waits for all kernels before it."""
+    settings, streams = settings_of(run), Streams(costs.beside_collective)
+    sharding = _sharding(run, settings, costs, layers, None)
+    if sharding.trained:
+        sharding.update(streams)
+    return max(streams.device, streams.host)
+
+
 def forward_seconds(run: TrainingRun, costs: CardCosts, batch: Batch, *, moved_bytes: float = 0.0) -> float:
     """Seconds of a forward pass of `batch` alone; `moved_bytes`: of the KV cache, which all layers read and write."""
     assert not isinstance(run.model, int)
@@ -91,9 +100,8 @@ class _Step:
         self, run: TrainingRun, settings: Settings, costs: CardCosts, layers: Layers, host_threads: int | None
     ) -> None:
         self.run, self.settings, self.costs, self.layers = run, settings, costs, layers
-        self.layer, self.outside = (_module(run, settings, layers, in_layer=one) for one in (True, False))
-        *_, place = places(costs.cluster, run.parallelism)
-        self.sharding = Sharding(costs, settings, layers.count, (self.layer, self.outside), place, host_threads)
+        self.sharding = _sharding(run, settings, costs, layers, host_threads)
+        self.layer, self.outside = self.sharding.layer, self.sharding.outside
         tied, walks = layers.model.tie_word_embeddings, 3 if run.gradient_checkpointing else 2
         self.outside_times = self.sharding.gathered_outside(tied=tied, walks=walks)
         self.kept = self.sharding.kept_layers(tied=tied, walks=walks, moe=layers.model.is_moe)
@@ -206,6 +214,14 @@ class _Step:
         """The last gather of a layer comes before its last kernels."""
         if groups:
             streams.until(streams.gathering + device / (groups + 1), "collective")
+
+
+def _sharding(
+    run: TrainingRun, settings: Settings, costs: CardCosts, layers: Layers, host_threads: int | None
+) -> Sharding:
+    modules = [_module(run, settings, layers, in_layer=one) for one in (True, False)]
+    *_, place = places(costs.cluster, run.parallelism)
+    return Sharding(costs, settings, layers.count, (modules[0], modules[1]), place, host_threads)
 
 
 def _module(run: TrainingRun, settings: Settings, layers: Layers, *, in_layer: bool) -> Module:
