@@ -21,7 +21,7 @@ import pytest
 
 from tests.cli import conftest
 from tests.combinations import REST
-from tests.launched.left_out import broken
+from tests.launched.broken_loss import broken
 from tests.launched.one_rank import OneRank, make_folder, one_process
 from tests.tiny import REPOSITORY, tiny_llama, tiny_tokenizer
 from zerokit.checkpoint.checksums import checksums, files_of, read_checksums, record_num_files, write_checksums

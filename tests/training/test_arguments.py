@@ -24,7 +24,7 @@ from zerokit.errors import ConfigError, RecipeError, ZerokitError
 from zerokit.recipe import LoadedRecipe, load_recipe
 from zerokit.recipe.trainer_keys import OWNED, WITHOUT_EFFECT, installed_types
 from zerokit.recipe.training_keys import check_without_imports
-from zerokit.training.arguments import build_arguments, check_fp16, check_precision, read_own_keys, resolve_arguments
+from zerokit.training.arguments import build_arguments, check_fp16, check_precision, resolve_arguments
 from zerokit.training.trackers import trackers
 
 MINIMAL = "model: org/name\ndata:\n  train: x.jsonl\n"
@@ -81,7 +81,7 @@ def test_every_key_of_training_arguments_has_a_type_to_check_against() -> None:
         ("include_num_input_tokens_seen: some", "or 'all', 'non_padding'"),
         ("dataloader_prefetch_factor: 0", "Make it at least 1"),
         ("neftune_noise_alpha: -1", "Make it at least 0"),
-        ("on_spike: no", "False is not a choice here. Write 'note', 'skip' or 'stop'"),
+        ("on_spike: no", "False is not a choice here. Write 'note' or 'stop'"),
         ("deepspeed: ds.json", "Put it in the section 'deepspeed' of the recipe"),
         ("fsdp: full_shard", "zerokit runs DeepSpeed ZeRO"),
         ("local_rank: 0", "The launcher sets it"),
@@ -571,15 +571,3 @@ def test_on_a_gpu_without_bf16_each_hint_leads_to_what_runs(tmp_path: Path, monk
     assert check("--training.fp16", "true") == f"--training.fp16: {fp32}"
     assert check().endswith(fp32)
     assert check("--precision", "fp32") == "runs"
-
-
-@pytest.mark.parametrize(
-    ("section", "name"),
-    [({"zenflow": {"topk_ratio": 0.1}}, "ZenFlow"), ({"offload_optimizer": {"super_offload": True}}, "SuperOff")],
-)
-def test_optimizers_that_cannot_leave_out_a_step_are_not_asked_to(section: dict[str, Any], name: str) -> None:
-    loaded: Any = SimpleNamespace(where=lambda *keys: ".".join(keys))
-    for word, refused in (("skip", True), ("stop", False)):
-        resolved: Any = SimpleNamespace(training={"on_spike": word}, ds_config={"zero_optimization": section})
-        with pytest.raises(RecipeError, match=f"'skip' .* {name}") if refused else nullcontext():
-            assert read_own_keys(resolved, loaded).on_spike == "stop"

@@ -19,10 +19,8 @@ class OwnKeys:
 
     rescue_dir: str | None = None
     """Where the model goes if it cannot be saved in the output folder."""
-    on_spike: Literal["note", "skip", "stop"] = "note"
+    on_spike: Literal["note", "stop"] = "note"
     """What to do where the loss leaps."""
-    max_skipped_steps: int = 5
-    """In a row, with ``skip``."""
     bind_cores: bool = True
     """Whether each rank with an optimizer on the host keeps to cores of its own."""
     tiled_mlp: bool = False
