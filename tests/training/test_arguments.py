@@ -73,7 +73,7 @@ def test_every_key_of_training_arguments_has_a_type_to_check_against() -> None:
         ("learning_rate: 0", "learning_rate is 0, which trains nothing. Make it more than 0"),
         ("save_steps: 0", "save_steps is 0, by which nothing is saved before the end. Make it more than 0"),
         ("num_train_epochs: [1]", "expected a number, found [1]"),
-        ("rescue_dir: 5", "expected text, found 5"),
+        ("sample_prompts: 5", "expected text, found 5"),
         ("bf16: maybe", 'expected true or false, found the string "maybe"'),
         ("report_to: 5", "expected text or a list, found 5"),
         ("log_level: loud", "'loud' is not a choice here. Write 'detail', 'debug', 'info', 'w"),
@@ -246,7 +246,7 @@ def test_the_name_of_a_run_is_refused_without_a_tracker_that_reads_it(recipe_fil
         ("report_to: [a, b]", ["a", "b"]),
         ("save_strategy: no", "no"),  # which YAML reads as false
         ("lr_scheduler_kwargs: {num_cycles: 2}", {"num_cycles": 2}),
-        ("rescue_dir: /second", "/second"),  # zerokit's own
+        ("sample_prompts: /prompts.txt", "/prompts.txt"),  # zerokit's own
     ],
 )
 def test_right_values_are_passed_on(text: str, value: Any, recipe_file: Path) -> None:

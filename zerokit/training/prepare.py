@@ -163,7 +163,6 @@ def _check_settings(context: RunContext) -> None:
         loaded.where("training", "output_dir"),
         context.force,
         context.resume,
-        None if context.own.rescue_dir is None else Path(context.own.rescue_dir),
     )
     if context.group.policy.writes_files:
         context.output.check(loaded)
