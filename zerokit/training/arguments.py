@@ -332,7 +332,7 @@ def check_fp16(resolved: Resolved, loaded: LoadedRecipe, folder: Path | None) ->
         )
 
 
-def read_own_keys(resolved: Resolved, loaded: LoadedRecipe) -> OwnKeys:
+def read_own_keys(resolved: Resolved) -> OwnKeys:
     """Remove zerokit's own keys from the resolved arguments."""
     given = {key.name: resolved.training.pop(key.name, None) for key in fields(OwnKeys)}
     return OwnKeys(**{name: value for name, value in given.items() if value not in (None, "")})

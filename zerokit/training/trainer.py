@@ -162,7 +162,7 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         """The Trainer's; the monitor judges its loss when the optimizer has made its step."""
         self.monitor.count_tokens(inputs)  # before the step: the optimizer's step exchanges the counts
         with self._group.work.step():
-            loss = super().training_step(model, inputs, num_items_in_batch)
+            loss: torch.Tensor = super().training_step(model, inputs, num_items_in_batch)
         self.monitor.add_loss(loss)
         return loss
 
