@@ -43,8 +43,9 @@ TORCH_LIBRARY(squares, m) {
 TORCH_LIBRARY_IMPL(squares, CUDA, m) { m.impl("square", &square_cuda); }
 """
 TIMES = """
-#include <ATen/ATen.h>
 #include <ATen/Dispatch.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_like.h>
 template <typename scalar_t> __global__ void times(const scalar_t* x, scalar_t* out, scalar_t rate) {}
 at::Tensor scaled(at::Tensor x, double rate) {
     auto out = at::empty_like(x);
