@@ -1,4 +1,4 @@
-"""Command lines of pages: `zerokit` that starts no ranks runs in this process, which spares its imports."""
+"""Command lines of pages: `zerokit` that starts no ranks runs in this process or in a fork, which spares imports."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from unittest import mock
 
 from tests import processes
+from tests.rehearsal import forked_command, forked_worker
 from zerokit import console
 
 _IN_PROCESS = {
@@ -25,7 +26,11 @@ _OF_A_SHELL = set("|&;<>$`*\n")
 def run(line: str, *, cwd: Path, env: Mapping[str, str], together: bool = False) -> subprocess.CompletedProcess[str]:
     """Run a line as bash does, in a folder and an environment; `together` as of :func:`tests.processes.run`."""
     words = shlex.split(line, comments=True)
-    if words[0] != "zerokit" or words[1] not in _IN_PROCESS or _OF_A_SHELL & set(line.strip()):
+    is_plain = words[0] == "zerokit" and not _OF_A_SHELL & set(line.strip())
+    if is_plain and words[1] == "rehearse":
+        forking = {**env, forked_worker.SOCKET: forked_worker.server()}
+        return forked_command.run(words[1:], cwd=cwd, env=forking, together=together)
+    if not is_plain or words[1] not in _IN_PROCESS:
         return processes.run(["bash", "-e", "-c", line], cwd=cwd, env=env, together=together)
     from zerokit.cli.main import main
 

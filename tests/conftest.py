@@ -17,14 +17,14 @@ from tests.combinations import ALL
 from zerokit import console
 
 # How long an example takes depends on what else the machine does. CI judges a change, so it tries the same
-# examples each time, as `make check` does; a person's `make test` looks for new ones, half of hypothesis's own
+# examples each time, as `make check` does; a person's `make test` looks for new ones, a third of hypothesis's own
 # number. `--hypothesis-profile=quick` tries few, ZEROKIT_ALL_COMBINATIONS=1 all (see tests/examples.py).
 settings.register_profile(
     "full",
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     derandomize="CI" in os.environ,
-    max_examples=100 if ALL else 50,
+    max_examples=100 if ALL else 30,
 )
 settings.register_profile("quick", settings.get_profile("full"), max_examples=6, derandomize=True)
 settings.load_profile("full")

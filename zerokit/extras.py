@@ -31,11 +31,7 @@ PACKAGES = ("zerokit", "torch", "deepspeed", "transformers", "accelerate", "peft
 
 
 def require(extra: str, *, where: str) -> None:
-    """Check that the packages of an extra are installed, without importing them.
-
-    Raises:
-        ZerokitError: one is not.
-    """
+    """Check that the packages of an extra are installed, without importing them. ZerokitError if one is not."""
     if absent := missing_packages(extra):
         raise ZerokitError(
             f"needs the packages of zerokit[{extra}] ({', '.join(absent)} not installed)",

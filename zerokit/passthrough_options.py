@@ -18,11 +18,7 @@ class PassthroughOption(NamedTuple):
     """None if no value follows."""
 
     def value(self) -> Any:
-        """The value, read as YAML.
-
-        Raises:
-            ZerokitError: there is none, or it is not YAML.
-        """
+        """The value, read as YAML. ZerokitError if there is none, or it is not YAML."""
         if self.text is None:
             raise ZerokitError("has no value", where=self.option, hint=f"Write {self.option}=VALUE")
         try:

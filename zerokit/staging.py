@@ -107,11 +107,7 @@ def clear(folder: Path, *, kept: Collection[str] = ()) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a staging folder or something in one; anything else stays.
-
-    Raises:
-        OSError: it cannot be removed.
-    """
+    """Remove a staging folder or something in one; anything else stays. OSError if it cannot be removed."""
     if is_staging(path):
         clear(path)
         remove_empty(path)

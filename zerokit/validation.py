@@ -81,11 +81,7 @@ def with_checked_types(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def bind_arguments(name: str, signature: inspect.Signature, *arguments: Any, **given: Any) -> inspect.BoundArguments:
-    """The arguments of a call by name.
-
-    Raises:
-        ArgumentError: one is unknown, missing or given twice.
-    """
+    """The arguments of a call by name. ArgumentError if one is unknown, missing or given twice."""
     try:
         return signature.bind(*arguments, **given)
     except TypeError as error:

@@ -84,10 +84,8 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["--num-gpus", 4, "--ds-config-override", "a..b=1"], "is not KEY=VALUE"),
         (["--num-gpus", 4, "--plot", "memory.png"], "--plot memory.png: a picture is written as SVG, not as PNG"),
         (["--num-gpus", 4, "--trace", "absent/t.json"], "absent/t.json: cannot be written: its folder does not exist"),
-        (["--num-gpus", 4, "--memory-snapshot", "absent/s.pickle"], "absent/s.pickle: cannot be written: its folder"),
         (["--num-gpus", 4, "-o", "/"], "/: is a folder"),
         (["--num-gpus", 4, "--trace", "-"], "--trace -: is no file. Name one: the report is on stdout"),
-        (["--num-gpus", 4, "--memory-snapshot", "-"], "--memory-snapshot -: is no file. Name one"),
         (["--num-gpus", 4, "--format", "xml"], "--format"),
         (["--num-gpus", 4, "--absent"], "--absent"),
     ],
@@ -352,7 +350,7 @@ def test_time_is_that_of_the_default_card_and_the_report_says_so(
 
 def test_reporting_needs_no_torch() -> None:
     names = ["recording", "parent.processes", "parent.advice", "report.report", "report.analysis"]
-    names += ["report.tables", "report.drawings", "report.trace", "report.snapshot", "report.combination"]
+    names += ["report.tables", "report.drawings", "report.trace", "report.combination"]
     imports = ", ".join(f"zerokit.rehearsal.{name}" for name in names)
     check = f"import zerokit.cli.rehearse, {imports}, sys; "
     check += "assert not {'torch', 'transformers', 'deepspeed'} & set(sys.modules)"

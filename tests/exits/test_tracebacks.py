@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 
 from tests.exits.explained import explain
 from zerokit.exits import log_lines
-from zerokit.exits.explain import explain_log
-from zerokit.exits.log import Log, read_log
 
 FRAMES = (
     '  File "/w/train.py", line 12, in main',
@@ -92,66 +87,6 @@ def test_a_program_s_line_is_quoted_below_other_programs_words_too() -> None:
     assert explain(*box, RAISED).cause == "exception"
     shown = ("--> 713             raise RuntimeError(", '    714                 "No space left on device"')
     assert explain(*shown, RAISED).cause == "exception"
-
-
-def test_lines_of_json_say_what_they_hold(tmp_path: Path) -> None:
-    log = tmp_path / "a.log"
-    for key in ("log", "message"):
-        lines = ["Traceback (most recent call last):", *FRAMES[:2], f"{RAISED}\nmore"]
-        held = [json.dumps({"time": "2026", key: f"\x1b[31m{line}\n", "stream": "stderr"}) for line in lines]
-        log.write_text("\n".join([*held, '{"half', "{}", "[" * 9999, "3"]) + "\n")
-        found = explain_log(read_log(str(log)))
-        assert (found.cause, found.message, found.line, found.text) == (
-            "exception",
-            "BatchError: two batches",
-            4,
-            "my.package.BatchError: two batches",
-        )
-
-
-def logged(folder: Path, *records: dict[str, object]) -> Log:
-    """The log of a logger that writes JSON, below a line of what started it."""
-    log = folder / "a.log"
-    log.write_text("\n".join(["== start ==", *map(json.dumps, records)]))
-    return read_log(str(log))
-
-
-def test_a_record_s_traceback_stands_beside_its_message(tmp_path: Path) -> None:
-    traceback = "\n".join(("Traceback (most recent call last):", *FRAMES[:2], RAISED))
-    for beside in (
-        {"message": "failed", "levelname": "ERROR", "exc_info": traceback},
-        {"message": "failed", "log.level": "error", "error": {"stack_trace": traceback}},
-        {"event": "failed", "level": "error", "exception": traceback},
-        {"text": f"failed\n{traceback}\n", "record": {}},
-    ):
-        found = explain_log(logged(tmp_path, {"message": "begins"}, beside, {"message": "ends"}))
-        assert (found.message, found.fix) == ("BatchError: two batches", "Look at /w/train.py:12")
-        assert (found.line, found.text) == (3, RAISED)
-    # What a program prints of its data is no record.
-    assert explain_log(logged(tmp_path, {"text": traceback})).cause == "unknown"
-
-
-def test_a_record_s_level_counts(tmp_path: Path) -> None:
-    killed = "[ERROR] [launch.py:325:sigkill_handler] ['python'] exits with return code = -9"
-    full = "disk: No space left on device, kept the last one"
-    for key, level in (("levelname", "WARNING"), ("level", "warn"), ("severity", "INFO")):
-        found = explain_log(logged(tmp_path, {key: level, "message": full}, {key: "ERROR", "message": killed}))
-        assert "SIGKILL" in found.message
-    assert explain_log(logged(tmp_path, {"level": "error", "message": full}, {"message": killed})).cause == "no-space"
-
-
-def test_a_record_of_several_lines_has_them(tmp_path: Path) -> None:
-    found = explain_log(logged(tmp_path, {"message": f"{FRAMES[0]}\n    x = y * 2\nMemoryError"}, {"message": "b"}))
-    assert (found.cause, found.line) == ("host-memory", 2)
-
-
-def test_lines_that_are_no_records_are_not_read_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[str] = []
-    monkeypatch.setattr("zerokit.exits.log.json.loads", lambda line: read.append(line) or {})
-    log = tmp_path / "a.log"
-    log.write_text('{\'loss\': 2.0}\n{\n{"half\n{}\n{"a": 1}\n')
-    read_log(str(log))
-    assert read == ['{"a": 1}']
 
 
 def test_a_line_that_has_no_traceback_may_have_been_printed() -> None:

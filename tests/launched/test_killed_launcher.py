@@ -68,18 +68,15 @@ def test_a_run_whose_rank_is_killed_is_restarted_and_has_the_losses_of_one_run(t
     lines = [json.dumps({"prompt": f"{number}", "completion": "b" * (number % 7)}) for number in range(300)]
     (tmp_path / "data.jsonl").write_text("\n".join(lines) + "\n")
     (tmp_path / "recipe.yaml").write_text(ONE_STEP_RECIPE)
-    words = [
-        *("--recipe", "recipe.yaml", "--training.max_steps", "50"),
-        *("--training.logging_steps", "1", "--training.save_steps", "4"),
-    ]
+    words = ["--recipe", "recipe.yaml", "--training.max_steps", "26", "--training.logging_steps", "1"]
     variables = {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
     script = REPOSITORY / "launch" / "train.py"
-    whole = [script, *words, "--training.output_dir", "whole"]
+    whole = [script, *words, "--training.output_dir", "whole", "--training.save_strategy", "'no'"]
     done = launch(whole, ranks=2, launcher="none", cwd=tmp_path, env=variables)
     assert done.returncode == 0, done.stderr
     with (tmp_path / "log").open("wb") as log:
         run = subprocess.Popen(
-            [ZEROKIT, "train", "--num-gpus", "2", *words, "--retries", "3"],
+            [ZEROKIT, "train", "--num-gpus", "2", *words, "--training.save_steps", "4", "--retries", "3"],
             cwd=tmp_path, env={**os.environ, **variables}, stdout=log, stderr=log,
         )  # fmt: skip
     wait_for_text(tmp_path / "out/metrics.jsonl", '"step": 5', run)
@@ -98,7 +95,7 @@ def test_a_run_whose_rank_is_killed_is_restarted_and_has_the_losses_of_one_run(t
         }
         for name in ("whole", "out")
     )
-    assert len(expected) == 50
+    assert len(expected) == 26
     assert restarted == expected
 
 

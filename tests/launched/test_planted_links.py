@@ -19,6 +19,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from tests.combinations import ALL
 from tests.launched.one_rank import OneRank, _group, make_folder, one_process
 from tests.planted import KINDS, SECRET, Place, names_below, watched
 from tests.processes import PATIENCE
@@ -113,7 +114,8 @@ def rounds(names: set[str], *, all_depths: bool) -> Iterator[tuple[set[str], int
     for name in names:
         by_depth.setdefault(name.count("/"), set()).add(name)
     top, *below = [by_depth[depth] for depth in sorted(by_depth)]
-    for first in range(len(KINDS)):
+    # Each name gets another kind in each round; a round of the slow commands is some runs.
+    for first in range(len(KINDS)) if all_depths or ALL else (0, 2):
         yield top, first
     if all_depths:
         yield from ((some, first) for some in below for first in range(len(KINDS)))

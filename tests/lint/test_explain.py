@@ -2,6 +2,7 @@ import re
 
 import pytest
 
+from tests.combinations import ALL
 from tests.tiny import REPOSITORY
 from zerokit.config.key_index import sections
 from zerokit.documents import dotted
@@ -71,10 +72,10 @@ def test_a_name_that_several_sections_have_is_explained_in_each() -> None:
     assert {f"zero_optimization.{key}.pin_memory" for key in ("offload_optimizer", "offload_param")} <= set(titles)
 
 
-@pytest.mark.slow
-def test_every_key_of_every_section_can_be_explained() -> None:
+def test_a_key_of_each_section_can_be_explained() -> None:
+    """All keys on schedule."""
     for path, model in sections().items():
-        for name in model.model_fields:
+        for name in list(model.model_fields)[:: 1 if ALL else 5]:
             assert explain(dotted((*path, name))).startswith(f"# {dotted((*path, name))}\n")
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests import processes
+from tests.combinations import ALL
 from tests.memory.runs import ds_config
 from tests.tiny import REPOSITORY
 from tests.validation.memory.families import BY_TYPE, with_layers, with_vocabulary
@@ -80,7 +81,9 @@ def _cases() -> list[Case]:
     for model_type in MODELED:
         has_sdpa = load_model_shape(BY_TYPE[model_type][0].config).has_sdpa
         for attention in ["eager", *(["sdpa"] if has_sdpa else [])]:
-            cases += [Case(model_type, attention, checkpointing) for checkpointing in (False, True)]
+            cases += [Case(model_type, attention)]
+            if attention == ("sdpa" if has_sdpa else "eager") or ALL:
+                cases += [Case(model_type, attention, checkpointing=True)]
     return cases
 
 

@@ -22,8 +22,10 @@ _IMPORTED = (
 _server = functools.cache(functools.partial(forked_worker.start, __name__))
 
 
-def run(words: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run ``zerokit WORDS``, with forked workers, in a folder and an environment.
+def run(
+    words: Sequence[str], *, cwd: Path, env: Mapping[str, str], together: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Run ``zerokit WORDS``, with forked workers, in a folder and an environment; `together`: stderr goes to stdout.
 
     Raises:
         tests.processes.HangsError: it hung and was ended.
@@ -35,7 +37,7 @@ def run(words: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> subproces
     ):
         asked.connect(_server())
         with Path(os.devnull).open() as nothing:
-            streams = [stream.fileno() for stream in (nothing, out, err)]
+            streams = [stream.fileno() for stream in (nothing, out, out if together else err)]
             forked_worker.send(asked, streams, words=["zerokit", *words], cwd=str(cwd), environment=dict(env))
         work = Work([int(asked.recv(32))])
         asked.settimeout(PATIENCE)

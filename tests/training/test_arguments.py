@@ -24,7 +24,7 @@ from zerokit.errors import ConfigError, RecipeError, ZerokitError
 from zerokit.recipe import LoadedRecipe, load_recipe
 from zerokit.recipe.trainer_keys import OWNED, WITHOUT_EFFECT, installed_types
 from zerokit.recipe.training_keys import check_without_imports
-from zerokit.training.arguments import build_arguments, check_fp16, check_precision, read_own_keys, resolve_arguments
+from zerokit.training.arguments import build_arguments, check_fp16, check_precision, resolve_arguments
 from zerokit.training.trackers import trackers
 
 MINIMAL = "model: org/name\ndata:\n  train: x.jsonl\n"
@@ -73,7 +73,7 @@ def test_every_key_of_training_arguments_has_a_type_to_check_against() -> None:
         ("learning_rate: 0", "learning_rate is 0, which trains nothing. Make it more than 0"),
         ("save_steps: 0", "save_steps is 0, by which nothing is saved before the end. Make it more than 0"),
         ("num_train_epochs: [1]", "expected a number, found [1]"),
-        ("rescue_dir: 5", "expected text, found 5"),
+        ("sample_prompts: 5", "expected text, found 5"),
         ("bf16: maybe", 'expected true or false, found the string "maybe"'),
         ("report_to: 5", "expected text or a list, found 5"),
         ("log_level: loud", "'loud' is not a choice here. Write 'detail', 'debug', 'info', 'w"),
@@ -81,7 +81,7 @@ def test_every_key_of_training_arguments_has_a_type_to_check_against() -> None:
         ("include_num_input_tokens_seen: some", "or 'all', 'non_padding'"),
         ("dataloader_prefetch_factor: 0", "Make it at least 1"),
         ("neftune_noise_alpha: -1", "Make it at least 0"),
-        ("on_spike: no", "False is not a choice here. Write 'note', 'skip' or 'stop'"),
+        ("on_spike: no", "False is not a choice here. Write 'note' or 'stop'"),
         ("deepspeed: ds.json", "Put it in the section 'deepspeed' of the recipe"),
         ("fsdp: full_shard", "zerokit runs DeepSpeed ZeRO"),
         ("local_rank: 0", "The launcher sets it"),
@@ -246,7 +246,7 @@ def test_the_name_of_a_run_is_refused_without_a_tracker_that_reads_it(recipe_fil
         ("report_to: [a, b]", ["a", "b"]),
         ("save_strategy: no", "no"),  # which YAML reads as false
         ("lr_scheduler_kwargs: {num_cycles: 2}", {"num_cycles": 2}),
-        ("rescue_dir: /second", "/second"),  # zerokit's own
+        ("sample_prompts: /prompts.txt", "/prompts.txt"),  # zerokit's own
     ],
 )
 def test_right_values_are_passed_on(text: str, value: Any, recipe_file: Path) -> None:
@@ -571,15 +571,3 @@ def test_on_a_gpu_without_bf16_each_hint_leads_to_what_runs(tmp_path: Path, monk
     assert check("--training.fp16", "true") == f"--training.fp16: {fp32}"
     assert check().endswith(fp32)
     assert check("--precision", "fp32") == "runs"
-
-
-@pytest.mark.parametrize(
-    ("section", "name"),
-    [({"zenflow": {"topk_ratio": 0.1}}, "ZenFlow"), ({"offload_optimizer": {"super_offload": True}}, "SuperOff")],
-)
-def test_optimizers_that_cannot_leave_out_a_step_are_not_asked_to(section: dict[str, Any], name: str) -> None:
-    loaded: Any = SimpleNamespace(where=lambda *keys: ".".join(keys))
-    for word, refused in (("skip", True), ("stop", False)):
-        resolved: Any = SimpleNamespace(training={"on_spike": word}, ds_config={"zero_optimization": section})
-        with pytest.raises(RecipeError, match=f"'skip' .* {name}") if refused else nullcontext():
-            assert read_own_keys(resolved, loaded).on_spike == "stop"

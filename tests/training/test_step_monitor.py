@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,7 @@ class OneRank:
 class Steps:
     """Steps of a run of six examples, two in a micro batch."""
 
-    def __init__(self, folder: Path, *, fp16: bool = False, on_spike: str = "note", most: int = 2) -> None:
+    def __init__(self, folder: Path, *, fp16: bool = False) -> None:
         args = TrainingArguments(
             str(folder),
             use_cpu=True,
@@ -64,13 +63,7 @@ class Steps:
         assert source.sampler is not None
         source.sampler.layout = None
         self.monitor = StepMonitor(
-            self.group,
-            args,
-            self.accelerator,
-            source.name_batch,
-            on_spike=on_spike,
-            max_skipped_steps=most,
-            padding_token=0,
+            self.group, args, self.accelerator, source.name_batch, on_spike="note", padding_token=0
         )
         self.monitor.state = TrainerState(global_step=6)
 
@@ -103,19 +96,16 @@ def test_the_first_figure_that_is_not_a_number_ends_the_run(
     ("counts", "has_mask", "expected"),
     [("non_padding", True, 8), ("non_padding", False, 8), ("all", True, 10), ("no", True, 0)],
 )
-@pytest.mark.parametrize("skips", [False, True])
 def test_tokens_of_all_micro_batches_are_counted_in_their_step(
-    counts: str, has_mask: bool, expected: int, skips: bool, tmp_path: Path
+    counts: str, has_mask: bool, expected: int, tmp_path: Path
 ) -> None:
-    monitor = Steps(tmp_path, on_spike="skip" if skips else "note").monitor
+    monitor = Steps(tmp_path).monitor
     monitor.counts_tokens = counts
     for tokens in (3, 5):
         batch = {"input_ids": torch.tensor([[*[1] * tokens, 0]])}
         if has_mask:
             batch["attention_mask"] = batch["input_ids"]
         monitor.count_tokens(batch)
-        if skips:  # the engine asks in its step
-            assert not monitor.skips_step(torch.ones(()))
         monitor.add_loss(torch.ones(()))
         monitor.end_step(1.0)
     assert monitor.state.num_input_tokens_seen == expected
@@ -149,35 +139,6 @@ def test_a_spike_names_its_examples_and_may_end_the_run(tmp_path: Path, capsys: 
     steps.group.policy = REHEARSAL
     steps.monitor._name_batch = None  # type: ignore[assignment]  # not called: values mean nothing
     steps(2.0, 9.0, NAN)
-
-
-def test_spikes_are_skipped_until_there_are_too_many(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    steps = Steps(tmp_path, on_spike="skip", most=2)
-
-    def step(loss: float, norm: float | None = 1.0, skipped: bool = False) -> bool:
-        steps.accelerator.optimizer_step_was_skipped = skipped
-        is_skipped = steps.monitor.skips_step(torch.tensor(loss))  # the engine asks in its step
-        assert math.isfinite(steps.monitor.add_loss(torch.tensor(loss)))
-        found = steps.monitor.end_step(None if norm is None else torch.tensor(norm))
-        assert found == (norm if not (is_skipped or skipped) else None)
-        return is_skipped
-
-    assert not any(step(2.0 + number % 2 / 10) for number in range(30))
-    for _ in range(3):
-        assert step(9.0, norm=INFINITE)
-        assert not step(2.0, norm=NAN, skipped=True)  # DeepSpeed has found that no gradient is a number
-        assert not step(2.0)
-    warned = capsys.readouterr().err
-    assert warned.count("The step is left out (1 in a row; 3 end the run)\n") == 3
-    assert warned.startswith(
-        "zerokit: warning: the loss leaps from 2.05 to 9 at step 7: rank 0 with data.jsonl:1, data.jsonl:2. "
-    )
-    assert warned.count("zerokit: warning: the loss leaps from 2.0") == 3
-    assert warned.count("gradients are no numbers at step 7: ") == 3
-    assert step(NAN)
-    assert step(9.0)
-    with pytest.raises(RunError, match=r"jsonl:2; 2 steps before it had to be left out, too\. Look at"):
-        step(9.0)
 
 
 def test_a_loss_that_stays_high_is_usual_after_some_steps() -> None:

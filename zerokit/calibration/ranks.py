@@ -47,11 +47,7 @@ def run_ranks(commands: Sequence[Sequence[str]], limit_seconds: float) -> None:
 
 
 def _wait(process: subprocess.Popen[bytes]) -> None:
-    """Wait until a process ends, in a thread of its own.
-
-    Raises:
-        RuntimeError: it failed.
-    """
+    """Wait until a process ends, in a thread of its own. RuntimeError if it failed."""
     code = process.wait()
     if code != 0:
         raise RuntimeError(f"ended by signal {-code}" if code < 0 else f"ended with exit code {code}")

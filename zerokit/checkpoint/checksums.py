@@ -33,11 +33,7 @@ def files_of(folder: Path) -> list[str]:
 
 
 def checksums(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """The SHA-256 of some files of `folder`, in hexadecimal.
-
-    Raises:
-        CheckpointError: a file cannot be read.
-    """
+    """The SHA-256 of some files of `folder`, in hexadecimal. CheckpointError if a file cannot be read."""
     return {name: _sha256(folder / name) for name in names}
 
 

@@ -67,11 +67,7 @@ class ElementReader:
             yield _multiplied(block[:filled], tensor)
 
     def finish(self) -> None:
-        """Read the rest of the storages that were read from.
-
-        Raises:
-            CheckpointError: a storage is not what was saved.
-        """
+        """Read the rest of the storages that were read from. CheckpointError if a storage is not what was saved."""
         import numpy as np
 
         buffer = np.empty(BLOCK_ELEMENTS, np.uint8)

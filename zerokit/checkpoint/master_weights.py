@@ -23,11 +23,7 @@ _EXPERT = re.compile(r"(?P<mixture>.*\.deepspeed_experts\.)(?P<number>\d+)(?P<re
 
 
 def master_weights_stage_1_2(shapes: Shapes, states: Sequence[Mapping[str, Any]]) -> Iterator[NamedTensor]:
-    """The master weights of stages 1 and 2.
-
-    Raises:
-        CheckpointError: the parts do not fit the shapes.
-    """
+    """The master weights of stages 1 and 2. CheckpointError if the parts do not fit the shapes."""
     paddings = states[0].get("param_alignment_paddings")
     counts = states[0]["partition_count"]
     for group, parameters in enumerate(shapes):

@@ -30,11 +30,7 @@ def find_file(step: Path, base: Path | None, name: str) -> Path | None:
 
 
 def read_config(file: Path) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises:
-        ZerokitError: it cannot be read, or is no object.
-    """
+    """Read a JSON object. ZerokitError if it cannot be read, or is no object."""
     data = read_document(file, folder=file.parent).data
     if not isinstance(data, dict):
         raise CheckpointError("is not a JSON object", where=printable(file), hint="Copy it again")

@@ -70,11 +70,7 @@ def check_output(output: Path) -> None:
 
 
 def check_space(output: Path, needed: int) -> None:
-    """Check that the disk has room for `needed` more bytes.
-
-    Raises:
-        ZerokitError: it has not.
-    """
+    """Check that the disk has room for `needed` more bytes. ZerokitError if it has not."""
     target = _target(output)
     folder = target if target.is_dir() else target.parent
     free = shutil.disk_usage(folder).free

@@ -85,11 +85,7 @@ def read_config(
 
 
 def read_tokenizer(source: str | Path, *, where: str, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
-    """The tokenizer of a folder or Hub id.
-
-    Raises:
-        ModelError: there is none, or transformers cannot read it.
-    """
+    """The tokenizer of a folder or Hub id. ModelError if there is none, or transformers cannot read it."""
     from transformers import AutoTokenizer
 
     folder = Path(source)

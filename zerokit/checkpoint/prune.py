@@ -99,11 +99,7 @@ def _interrupted(folder: Path, newest: int) -> Iterator[Path]:
 
 
 def remove(folder: Path) -> None:
-    """Remove a checkpoint; a partly removed one is never used.
-
-    Raises:
-        CheckpointError: it cannot be removed.
-    """
+    """Remove a checkpoint; a partly removed one is never used. CheckpointError if it cannot be removed."""
     try:
         remove_unfinished(folder if folder.parent.name == UNFINISHED else move_to_unfinished(folder))
     except OSError as error:

@@ -61,11 +61,7 @@ def write_safetensors(
 
 
 def read_safetensors(file: Path) -> dict[str, NamedTensor]:
-    """The tensors of a file by name.
-
-    Raises:
-        CheckpointError: it is not a regular file, or is damaged or cut short.
-    """
+    """The tensors of a file by name. CheckpointError if it is not a regular file, or is damaged or cut short."""
     if (reason := unreadable_reason(file)) is not None:
         raise CheckpointError(reason, where=printable(file), hint="Copy or save it again")
     try:

@@ -181,11 +181,7 @@ def num_groups(path: Path) -> int:
 
 
 def shapes_of(model: StateDict) -> Shapes:
-    """Shapes of the optimizer's parameters.
-
-    Raises:
-        ValueError: these are no shapes.
-    """
+    """Shapes of the optimizer's parameters. ValueError if these are no shapes."""
     shapes: Shapes = model.get("param_shapes") or []
     for name, shape in (item for group in shapes for item in group.items()):
         # A damaged file may have something huge in place of a number.
@@ -198,11 +194,7 @@ def shapes_of(model: StateDict) -> Shapes:
 
 
 def _check_names(model: StateDict) -> None:
-    """Check that names of tensors are strings, before they are hashed.
-
-    Raises:
-        ValueError: they are not.
-    """
+    """Check that names of tensors are strings, before they are hashed. ValueError if they are not."""
     tied = model.get("shared_params") or {}
     if not all(isinstance(name, str) for name in (*(model.get("buffer_names") or ()), *tied, *tied.values())):
         raise ValueError("a name of a tensor that is no text")

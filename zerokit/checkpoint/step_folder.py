@@ -146,11 +146,7 @@ def _find_step_folder(path: Path) -> Path:
 
 
 def named_as_latest(path: Path) -> dict[str, str]:
-    """Contents of ``latest`` and ``latest_universal``, if they exist.
-
-    Raises:
-        ZerokitError: one cannot be read.
-    """
+    """Contents of ``latest`` and ``latest_universal``, if they exist. ZerokitError if one cannot be read."""
     found = {name: path / name for name in _LATEST if os.path.lexists(path / name)}
     return {
         name: read_bytes(file, max_bytes=_LONGEST_NAME, folder=path).decode(errors="replace").strip()
@@ -320,11 +316,7 @@ def _by_rank(folder: Path, names: Iterable[str], pattern: re.Pattern[str], model
 
 
 def names_in(folder: Path) -> list[str]:
-    """The sorted names in a folder.
-
-    Raises:
-        CheckpointError: it cannot be read.
-    """
+    """The sorted names in a folder. CheckpointError if it cannot be read."""
     try:
         return sorted(entry.name for entry in folder.iterdir())
     except OSError as error:

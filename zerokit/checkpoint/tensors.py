@@ -65,22 +65,14 @@ class PieceRow:
 
 
 def whole_tensor(name: str, tensor: StoredTensor) -> NamedTensor:
-    """A tensor that is saved whole in one file.
-
-    Raises:
-        CheckpointError: it is not contiguous.
-    """
+    """A tensor that is saved whole in one file. CheckpointError if it is not contiguous."""
     if not tensor.is_contiguous:
         raise CheckpointError(f"'{name}' is not contiguous", where=printable(tensor.file), hint=AGAIN)
     return NamedTensor(name, tensor.dtype, tensor.shape, (Piece(tensor.storage, tensor.offset, tensor.numel),))
 
 
 def joined_tensor(name: str, shape: Sequence[int], parts: Sequence[StoredTensor]) -> NamedTensor:
-    """A tensor joined from the parts of ranks, the last of them padded.
-
-    Raises:
-        CheckpointError: the parts are too small.
-    """
+    """A tensor joined from the parts of ranks, the last of them padded. CheckpointError if the parts are too small."""
     return FlatTensors(parts).tensor(name, shape, 0)
 
 
@@ -99,11 +91,7 @@ class FlatTensors:
         return NamedTensor(name, self.dtype, tuple(shape), tuple(self.pieces(offset, math.prod(shape), name)))
 
     def pieces(self, offset: int, numel: int, name: str) -> Iterator[Piece]:
-        """The pieces of `numel` elements from `offset`.
-
-        Raises:
-            CheckpointError: they lie beyond the end.
-        """
+        """The pieces of `numel` elements from `offset`. CheckpointError if they lie beyond the end."""
         if offset + numel > self.numel:
             raise CheckpointError(
                 f"'{name}' exceeds the {self.numel:,} saved elements: {_OTHERS}",

@@ -94,11 +94,7 @@ def make_pickle(content: Any) -> Pickled:
 
 
 def write_archive(file: Path, saved: Pickled, reader: ElementReader) -> None:
-    """Write a complete file or none.
-
-    Raises:
-        ZerokitError: it cannot be written, or its tensors cannot be read.
-    """
+    """Write a complete file or none. ZerokitError if it cannot be written, or its tensors cannot be read."""
     with new_file(file) as opened, zipfile.ZipFile(opened, "w") as archive:
 
         def write(name: str, blocks: Iterable[bytes | memoryview], alignment: int = 1) -> None:
@@ -118,11 +114,7 @@ def write_archive(file: Path, saved: Pickled, reader: ElementReader) -> None:
 
 
 def blocks(tensor: NewTensor, reader: ElementReader) -> Iterator[Block]:
-    """Yield the bytes of a tensor in order.
-
-    Raises:
-        CheckpointError: a file of its parts cannot be read.
-    """
+    """Yield the bytes of a tensor in order. CheckpointError if a file of its parts cannot be read."""
     import numpy as np
 
     for part in tensor.parts:

@@ -16,7 +16,6 @@ from typing import Annotated, Any, ClassVar, TypeVar, get_type_hints
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from zerokit.cli import completion
 from zerokit.reporting.tables import fold
 
 # typer exports one exception of the click it builds on, whose bases are the ones needed here.
@@ -133,7 +132,6 @@ def declaration(
     argument: bool = False,
     flags: Sequence[str] = (),
     heading: str | None = None,
-    completes: str | None = None,
     default: str | bool | None = None,
     **others: Any,
 ) -> Any:
@@ -142,17 +140,11 @@ def declaration(
     Args:
         flags: if there are others than the one that its name makes.
         heading: above it in the help.
-        completes: name in `completion` of what shells complete.
         default: in words, where the value says too little; false: it is not shown.
         others: as Typer calls them.
     """
     return (typer.Argument if argument else typer.Option)(
-        *flags,
-        help=help,
-        rich_help_panel=heading,
-        autocompletion=getattr(completion, completes) if completes else None,
-        show_default=not argument if default is None else default,
-        **others,
+        *flags, help=help, rich_help_panel=heading, show_default=not argument if default is None else default, **others
     )
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from zerokit.cli import completion
 from zerokit.cli.command import Command, UsageError
 from zerokit.errors import LaunchError, ZerokitError, nearest
 
@@ -58,13 +57,6 @@ class PassthroughCommand(Command):
             raise
         ctx.args = others
         return others
-
-    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """Complete own options, and overrides of ``zerokit train``."""
-        own = super().shell_complete(ctx, incomplete)
-        names = completion.overrides(incomplete) if ctx.info_name == "train" else []
-        made_by = [type(item) for item in super().shell_complete(ctx, "--")[:1]]  # a class of click that typer hides
-        return [*own, *(make(name) for make in made_by for name in names)]
 
     def get_help(self, ctx: Any) -> str:
         """The help; under a launcher only on rank 0."""

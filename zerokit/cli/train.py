@@ -125,11 +125,7 @@ _ALL_BUT_PRINT_RECIPE = ("recipe", *_OF_TRAINING, "preview", "stuck_after", "num
 
 
 def _pass_over_none(context: typer.Context, option: str, does: str, others: Sequence[str]) -> None:
-    """Refuse an option that would change nothing beside another.
-
-    Raises:
-        RecipeError: one of `others` is given.
-    """
+    """Refuse an option that would change nothing beside another. RecipeError if one of `others` is given."""
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         if parameter.name in others and source is not None and source.name == "COMMANDLINE":

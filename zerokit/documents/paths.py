@@ -67,11 +67,7 @@ def with_value(data: Any, path: KeyPath, value: Any, *, replace: bool = False) -
 
 
 def without(data: Any, path: KeyPath) -> Any:
-    """A copy of `data` without the entry at `path`; it shares all other parts.
-
-    Raises:
-        KeyError: there is none.
-    """
+    """A copy of `data` without the entry at `path`; it shares all other parts. KeyError if there is none."""
     if not path or not has_value(data, path):
         raise KeyError(path)
     key, rest = path[0], path[1:]

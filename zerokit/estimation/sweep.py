@@ -36,10 +36,6 @@ class Axes:
 
 
 def sweep(question: Question, axes: Axes, runs: Runs | None = None) -> list[Estimate]:
-    """Estimate each combination.
-
-    Raises:
-        ZerokitError: a combination is invalid.
-    """
+    """Estimate each combination. ZerokitError if a combination is invalid."""
     runs = runs or Runs()
     return [estimate(runs.training_run(one)) for one in axes.questions(question)]

@@ -59,11 +59,7 @@ def _read(path: str) -> list[Any] | str:
 
 
 def _plain_data(content: bytes) -> Any:
-    """Load a pickle of numbers, strings, lists and dicts.
-
-    Raises:
-        ValueError: it has something else, or is damaged.
-    """
+    """Load a pickle of numbers, strings, lists and dicts. ValueError if it has something else, or is damaged."""
     try:
         return _PlainUnpickler(guarded(io.BytesIO(content))).load()
     except Exception:  # of a damaged pickle, whatever it leads to

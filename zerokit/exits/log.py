@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -28,12 +27,6 @@ _COMPRESSED = {
 _WIDEST = 10_000
 """Maximum characters of a line, apart from matches of patterns."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_SAID = ("log", "message", "msg", "text")
-"""Keys with the message in a JSON line."""
-_LEVELS = ("levelname", "level", "severity", "log.level")
-_OF_RECORDS = {"log", "message", "msg", "record", *_LEVELS}
-"""Keys of which a logger's record has one; other JSON lines are data of a program."""
-_NO_ERRORS = ("WARNING", "WARN", "NOTICE", "INFO", "DEBUG")
 
 
 @dataclass
@@ -46,8 +39,6 @@ class Log:
     skipped_at: int | None = None
     """Offset in `text` before which lines were left out."""
     skipped_lines: int = 0
-    breaks: array[int] = field(default_factory=lambda: array("Q"))
-    """Offsets of line breaks inside the message of a JSON line, which the file does not have."""
     _ends: array[int] = field(default_factory=lambda: array("Q"))
     """Offset of the end of each line; a progress bar's carriage return also ends one."""
 
@@ -58,8 +49,7 @@ class Log:
     def line_at(self, offset: int) -> int:
         """The line number, from 1, at an offset of `text`, as an editor counts."""
         skipped = self.skipped_lines if self.skipped_at is not None and offset >= self.skipped_at else 0
-        added = bisect_left(self.breaks, offset)
-        return self.text.count("\n", 0, offset) + 1 + skipped - added
+        return self.text.count("\n", 0, offset) + 1 + skipped
 
     def bounds(self, offset: int) -> tuple[int, int]:
         """Offsets of the start and end of the line at `offset`."""
@@ -120,13 +110,9 @@ def _read(file: BinaryIO, name: str) -> Log:
             is_whole = False
             del tail[: len(tail) - TAIL_BYTES]
     if is_whole:  # A character may lie across the two parts.
-        text, breaks = _text(head + tail)
-        return Log(name, text, breaks=breaks)
-    text, breaks = _text(head)
-    begin = len(text)
-    rest, more = _text(bytes(tail))
-    breaks.extend(begin + offset for offset in more)
-    return Log(name, text + rest, begin, left_out, breaks)
+        return Log(name, _text(head + tail))
+    text = _text(head)
+    return Log(name, text + _text(bytes(tail)), len(text), left_out)
 
 
 def _exactly(file: BinaryIO, size: int) -> bytes:
@@ -136,40 +122,6 @@ def _exactly(file: BinaryIO, size: int) -> bytes:
     return bytes(content)
 
 
-def _text(content: bytes) -> tuple[str, array[int]]:
-    """The text, and the offsets of line breaks inside JSON lines."""
+def _text(content: bytes) -> str:
     encoding = "utf-16" if content.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8"
-    text = _COLOURS.sub("", content.decode(encoding, errors="replace")).replace("\r\n", "\n")
-    lines, breaks, begin = text.split("\n"), array("Q"), 0
-    for number, line in enumerate(lines):
-        # Not a Trainer's dicts, nor JSON over many lines: parsing other lines would be slow.
-        if line.startswith('{"') and line.endswith(("}", "}\r")):
-            said = lines[number] = _words(line)
-            breaks.extend(begin + match.start() for match in re.finditer("\n", said))
-        begin += len(lines[number]) + 1
-    return "\n".join(lines), breaks
-
-
-def _words(line: str) -> str:
-    """The message of a JSON line as Docker, Kubernetes and loggers write it.
-
-    A traceback may be under another key of the logger. A level below error becomes a prefix.
-    """
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
-        return line
-    if not found.keys() & _OF_RECORDS:
-        return line
-    said = next((found[key] for key in _SAID if isinstance(found.get(key), str)), None)
-    nested = (value for value in found.values() if isinstance(value, dict))
-    others = (value for values in (found, *nested) for value in values.values())
-    told = [value for value in others if isinstance(value, str) and "\n" in value.rstrip() and value != said]
-    if said is not None:
-        told.insert(0, said)
-    if not told:
-        return line
-    level = next((found[key].upper() for key in _LEVELS if isinstance(found.get(key), str)), "")
-    before = f"[{level}] " if level in _NO_ERRORS else ""
-    words = _COLOURS.sub("", "\n".join(one.rstrip("\r\n") for one in told)).replace("\r\n", "\n")
-    return "\n".join(before + one for one in words.split("\n"))
+    return _COLOURS.sub("", content.decode(encoding, errors="replace")).replace("\r\n", "\n")

@@ -176,11 +176,7 @@ def _log_files(paths: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _inside(folder: Path) -> Iterator[Path]:
-    """The logs below a folder, without following links out of it.
-
-    Raises:
-        DocumentError: it has too many files.
-    """
+    """The logs below a folder, without following links out of it. DocumentError if it has too many files."""
     seen = 0
     for place, folders, files in os.walk(folder):  # a folder that cannot be listed is left out
         seen += len(files) + len(folders)

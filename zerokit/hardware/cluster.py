@@ -37,11 +37,7 @@ class Parallelism:
         return self.sequence * self.tensor
 
     def data_ranks(self, num_gpus: int) -> int:
-        """Groups that read different batches.
-
-        Raises:
-            ZerokitError: the groups do not divide the GPUs.
-        """
+        """Groups that read different batches. ZerokitError if the groups do not divide the GPUs."""
         if num_gpus % self.group_size:
             factors = [f"{size} of {name} parallelism" for name, size in vars(self).items() if size > 1]
             raise ZerokitError(
@@ -85,11 +81,7 @@ class Cluster:
 
     @property
     def world_size(self) -> int:
-        """`num_gpus`, which must be known.
-
-        Raises:
-            ZerokitError: it is unknown.
-        """
+        """`num_gpus`, which must be known. ZerokitError if it is unknown."""
         if self.num_gpus is None:
             raise ZerokitError(
                 "the number of GPUs is not known", where="--num-gpus", hint="Say how many there are in all"
@@ -108,11 +100,7 @@ class Cluster:
         return self.world_size // self.local_ranks
 
     def check_nodes(self) -> None:
-        """Refuse a run that leaves GPUs of a node idle.
-
-        Raises:
-            ZerokitError: it does.
-        """
+        """Refuse a run that leaves GPUs of a node idle (ZerokitError)."""
         if self.world_size % self.local_ranks:
             raise ZerokitError(
                 f"{self.num_gpus} GPUs do not fill nodes of {self.gpus_per_node}",
@@ -134,11 +122,7 @@ class Cluster:
         return None if self.gpu is None else self.gpu.memory_bytes
 
     def check_rank(self, rank: int) -> None:
-        """Refuse a rank that does not exist.
-
-        Raises:
-            ZerokitError: it does not.
-        """
+        """Refuse a rank that does not exist (ZerokitError)."""
         if not 0 <= rank < self.world_size:
             raise ZerokitError(
                 f"there is no rank {rank} among {self.num_gpus}",

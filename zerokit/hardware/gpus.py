@@ -119,11 +119,7 @@ class Gpu:
         return f"what torch reports of {self.name} is not published: {format_bytes(self.memory_bytes)} is {why}"
 
     def with_memory(self, num_bytes: int) -> Gpu:
-        """The same card with another memory size.
-
-        Raises:
-            ZerokitError: it is below that of any GPU.
-        """
+        """The same card with another memory size. ZerokitError if it is below that of any GPU."""
         if num_bytes < MIB:
             message = f"{format_bytes(num_bytes)} is no GPU's memory"
             raise ZerokitError(message, where="--gpu-memory", hint="Write it like 80GiB")
@@ -213,11 +209,7 @@ def _letters_and_number(name: str) -> tuple[str, str]:
 
 
 def matching_gpus(part: str) -> tuple[Gpu, ...]:
-    """Cards with `part` in one of their names, as :func:`find_gpu` reads names.
-
-    Raises:
-        ZerokitError: there is none.
-    """
+    """Cards with `part` in one of their names, as :func:`find_gpu` reads names. ZerokitError if there is none."""
     folded = _folded(part)
     found = tuple(gpu for gpu in gpus() if any(folded in _folded(name) for name in gpu_names(gpu)))
     if not found:

@@ -153,11 +153,7 @@ def _kernels(document: Document) -> dict[str, Any]:
 
 
 def _parse_section(key: str, kind: type, document: Document, hint: str) -> Any:
-    """A section of the file as a dataclass.
-
-    Raises:
-        DocumentError: it has another form.
-    """
+    """A section of the file as a dataclass. DocumentError if it has another form."""
     from pydantic import TypeAdapter, ValidationError
 
     try:

@@ -106,11 +106,7 @@ def launch_rule(id: str) -> Callable[[LaunchCheck], LaunchCheck]:
 
 
 def add(new: Rule) -> None:
-    """Put a rule on the list.
-
-    Raises:
-        ValueError: the id is taken.
-    """
+    """Put a rule on the list. ValueError if the id is taken."""
     if new.id in RULES:
         raise ValueError(f"two rules have the id '{new.id}'")
     RULES[new.id] = new

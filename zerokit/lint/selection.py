@@ -20,11 +20,7 @@ class Selection:
     """The least severity to report."""
 
     def __post_init__(self) -> None:
-        """Refuse rules that do not exist.
-
-        Raises:
-            ZerokitError: a rule that there is not.
-        """
+        """Refuse rules that do not exist (ZerokitError)."""
         for option, ids in (("--only", self.only), ("--disable", self.disable)):
             for id in ids:
                 if id not in all_rules():

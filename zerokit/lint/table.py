@@ -116,10 +116,6 @@ def _check(finds: list[TableFinding], *, first: bool) -> Check:
     return check
 
 
-def _title(check: Any) -> str:
-    return (inspect.getdoc(check) or "").rstrip(".")
-
-
 def register_table(folder: Path) -> None:
     """Put the rules of all topics on the list, in the order of the files `TOPIC.json`.
 
@@ -150,7 +146,7 @@ def _rule(
 ) -> Rule:
     check, check_launch = CHECKS.get(id), LAUNCH_CHECKS.get(id)
     if check or check_launch:
-        row["title"] = _title(check or check_launch)
+        row["title"] = (inspect.getdoc(check or check_launch) or "").rstrip(".")
     if finds:
         check = _check([TableFinding(**finding) for finding in finds], first=first)
     return Rule(

@@ -186,11 +186,7 @@ class GenerationMemory:
 
 
 def generation_memory(run: GenerationRun) -> GenerationMemory:
-    """Replay the prefill of a full batch and the pass of its last token.
-
-    Raises:
-        ZerokitError: see :class:`GenerationRun`.
-    """
+    """Replay the prefill of a full batch and the pass of its last token. ZerokitError as :class:`GenerationRun`."""
     training = run.training_run
     settings, ranks = settings_of(training), training.parallelism.tensor
     layout = divided(layout_of(training), ranks, tied=training.divides_tied_head, zero_init=False)

@@ -159,7 +159,7 @@ def _pieces(module: str, number: int, *, trainable: bool) -> Iterator[Parameter]
 
 def _one_by_one(tensors: Sequence[Tensor]) -> Iterator[tuple[str, Tensor]]:
     """Names and tensors, layer by layer."""
-    for prefix, group in groupby(tensors, key=_prefix):
+    for prefix, group in groupby(tensors, key=lambda one: one.name.partition(_STAR)[0] if _STAR in one.name else None):
         members = list(group)
         if prefix is None:
             yield from ((tensor.name, tensor) for tensor in members)
@@ -187,10 +187,6 @@ def _count_in(tensor: Tensor, layer: int, layers: int) -> int:
 def _is_stack_of_stacks(tensor: Tensor) -> bool:
     """Whether each layer has a list of such tensors, such as norms per head."""
     return tensor.name.count(_STAR) > 1
-
-
-def _prefix(tensor: Tensor) -> str | None:
-    return tensor.name.partition(_STAR)[0] if _STAR in tensor.name else None
 
 
 def _module(name: str) -> str:

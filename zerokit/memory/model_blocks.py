@@ -252,10 +252,6 @@ def _is_within_attention(name: str) -> bool:
     return any("norm" in part and part.startswith(("q_", "k_", "kv_")) for part in name.split("."))
 
 
-def _is_of_queries(name: str) -> bool:
-    return "q_norm" in name or "q_layernorm" in name
-
-
 def _ends_in(module: Module, names: Sequence[str]) -> bool:
     return any(module.name.endswith(f".{name}") for name in names)
 
@@ -278,7 +274,7 @@ def _attention_calls(
     fused = any(_ends_in(module, _FUSED) for module in group)
     widths = [_outputs(module, sizes.h) for module in inputs]
     yield from linear_calls(inputs, sizes, inputs=sizes.h, outputs=widths, letter="h", kept=False)
-    for of_queries, ones in groupby(norms, key=lambda one: _is_of_queries(one.name)):
+    for of_queries, ones in groupby(norms, key=lambda one: "q_norm" in one.name or "q_layernorm" in one.name):
         each = list(ones)  # one for all heads, or one for each
         width, letter = (sizes.q, "q") if of_queries else (sizes.kv, "kv")
         letter = letter if len(each) == 1 else f"{letter}/{len(each)}"

@@ -114,11 +114,7 @@ class Settings:
 
 
 def settings_of(run: TrainingRun) -> Settings:
-    """Read a run's ds_config as DeepSpeed 0.19.8 does.
-
-    Raises:
-        ConfigError: a value is still "auto".
-    """
+    """Read a run's ds_config as DeepSpeed 0.19.8 does. ConfigError if a value is still "auto"."""
     config, zero = run.ds_config, run.ds_config.zero_optimization
     _refuse_auto(config)
     stage = run.zero_stage

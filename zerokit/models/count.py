@@ -55,11 +55,7 @@ def count(config: Mapping[str, Any], where: Where, *, name: str, architecture: s
 
 
 def model_type_of(keys: Keys) -> str:
-    """The `model_type` of a config.json.
-
-    Raises:
-        ModelError: it is missing, or the file is of another kind.
-    """
+    """The `model_type` of a config.json. ModelError if it is missing, or the file is of another kind."""
     model_type = keys.text("model_type")
     if model_type:
         return model_type

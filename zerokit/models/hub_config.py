@@ -106,11 +106,7 @@ def _request(name: str, revision: str | None) -> None:
 
 
 def _resolve_host(url: str) -> None:
-    """Resolve the host of a URL, unless a proxy does.
-
-    Raises:
-        OSError: it cannot be resolved.
-    """
+    """Resolve the host of a URL, unless a proxy does. OSError if it cannot be resolved."""
     import socket
     from urllib.parse import urlsplit
     from urllib.request import getproxies, proxy_bypass

@@ -48,11 +48,7 @@ class Keys:
         return self._defaults.get(name) if spelling is None else self.data[spelling]
 
     def size(self, name: str) -> int:
-        """A whole number of at least 1.
-
-        Raises:
-            ModelError: it is missing or invalid.
-        """
+        """A whole number of at least 1. ModelError if it is missing or invalid."""
         size = self.optional_size(name)
         if size is None:
             given = self._spelling(name) is not None
@@ -60,11 +56,7 @@ class Keys:
         return size
 
     def optional_size(self, name: str) -> int | None:
-        """A whole number of at least 1; None if it is absent or null.
-
-        Raises:
-            ModelError: it is invalid.
-        """
+        """A whole number of at least 1; None if it is absent or null. ModelError if it is invalid."""
         value = self.value(name)
         if value is not None and (not _is_whole(value) or not 1 <= value <= LARGEST_SIZE):
             self.fail(name, f"is {_shown(value)}", "Give its size, a whole number of at least 1")
@@ -72,19 +64,11 @@ class Keys:
         return value
 
     def own_size(self, name: str) -> int:
-        """A size in this spelling only, or its default.
-
-        Raises:
-            ModelError: it is missing or invalid.
-        """
+        """A size in this spelling only, or its default. ModelError if it is missing or invalid."""
         return Keys(self.data, self._where, defaults=self._defaults, path=self._path).size(name)
 
     def count(self, name: str) -> int:
-        """A whole number of at least 0; null is 0.
-
-        Raises:
-            ModelError: it is invalid.
-        """
+        """A whole number of at least 0; null is 0. ModelError if it is invalid."""
 
         def is_valid(value: Any) -> bool:
             return _is_whole(value) and 0 <= value <= LARGEST_SIZE
@@ -92,27 +76,15 @@ class Keys:
         return int(self._checked(name, is_valid, "Give a whole number of at least 0", 0))
 
     def flag(self, name: str) -> bool:
-        """true or false; null is false.
-
-        Raises:
-            ModelError: it is invalid.
-        """
+        """true or false; null is false. ModelError if it is invalid."""
         return bool(self._checked(name, lambda value: isinstance(value, bool), "Write true or false", False))
 
     def text(self, name: str) -> str:
-        """A string; empty if absent.
-
-        Raises:
-            ModelError: it is invalid.
-        """
+        """A string; empty if absent. ModelError if it is invalid."""
         return str(self._checked(name, lambda value: isinstance(value, str), "Give a string", ""))
 
     def layers(self, name: str) -> frozenset[int]:
-        """A list of layer numbers; empty if absent.
-
-        Raises:
-            ModelError: it is invalid.
-        """
+        """A list of layer numbers; empty if absent. ModelError if it is invalid."""
 
         def is_valid(value: Any) -> bool:
             return isinstance(value, list) and all(_is_whole(item) for item in value)
@@ -141,41 +113,25 @@ class Keys:
         return self.size("num_labels") if self.data.get("num_labels") is not None else 2
 
     def section(self, name: str) -> Keys:
-        """The keys of a section; empty if absent.
-
-        Raises:
-            ModelError: it is not a section.
-        """
+        """The keys of a section; empty if absent. ModelError if it is not a section."""
         value = self._checked(name, lambda value: isinstance(value, Mapping), "Give a section {...}", {})
         return Keys(value, self._where, path=(*self._path, name))
 
     def divide(self, whole: str, part: str) -> int:
-        """`whole` divided by `part`.
-
-        Raises:
-            ModelError: it does not divide evenly.
-        """
+        """`whole` divided by `part`. ModelError if it does not divide evenly."""
         numerator, denominator = self.size(whole), self.size(part)
         if numerator % denominator:
             self.fail(whole, f"is {numerator}, not a multiple of {part} {denominator}", f"Change {whole} or {part}")
         return numerator // denominator
 
     def not_counted(self, *names: str) -> None:
-        """Raise if one of the keys `names` is set.
-
-        Raises:
-            NotCountedError: one is.
-        """
+        """Raise NotCountedError if one of the keys `names` is set."""
         for name in names:
             if self.value(name):
                 raise NotCountedError(f"'{name}'")
 
     def fail(self, name: str, message: str, hint: str) -> NoReturn:
-        """Refuse the config because of the key `name`.
-
-        Raises:
-            ModelError: always.
-        """
+        """Refuse the config because of the key `name` (ModelError)."""
         path = (*self._path, self._spelling(name) or name)
         raise ModelError(f"'{dotted(path)}' {message}", where=self._where(path), hint=hint)
 

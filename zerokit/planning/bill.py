@@ -104,11 +104,7 @@ def _weight_bytes(job: PlanJob) -> int:
 
 
 def num_trainable(job: PlanJob) -> int:
-    """Parameters that are trained, those of adapters included.
-
-    Raises:
-        ZerokitError: the adapter does not suit the model.
-    """
+    """Parameters that are trained, those of adapters included. ZerokitError if the adapter does not suit the model."""
     if job.lora is None:
         return job.model.num_trainable_parameters
     question = Question(model=job.model, cluster=Cluster(1), zero_stage=0, lora=job.lora)

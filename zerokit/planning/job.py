@@ -22,11 +22,7 @@ _MOST = 10**12
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What the user accepts at most.
-
-    Raises:
-        ConfigError: a limit is not positive.
-    """
+    """What the user accepts at most. ConfigError if a limit is not positive."""
 
     deadline_hours: float | None = None
     """All hours that are billed."""

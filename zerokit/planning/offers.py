@@ -81,11 +81,7 @@ def offers(
 
 
 def parse_network(text: str) -> float:
-    """Read the network of one node in Gbit/s: ``400Gbit``, ``3.2Tbit``, ``400``.
-
-    Raises:
-        ZerokitError: it is none.
-    """
+    """Read the network of one node in Gbit/s: ``400Gbit``, ``3.2Tbit``, ``400``. ZerokitError if it is none."""
     match = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*(?:([gt])(?:bit(?:/s)?|bps))?\s*", text.lower())
     if match is None or float(match[1]) == 0:
         hint = "Write the bits per second of one node, as in 400Gbit or 3.2Tbit"

@@ -243,12 +243,11 @@ class Recipe(Section):
     """Trains an adapter: `type` names the method, and its other keys are those of peft's config of it; absent
     trains all parameters."""
     training: dict[str, Any] = {}
-    """Keys of transformers' ``TrainingArguments``; `rescue_dir`: where a model goes that finds no room in
-    `output_dir`; `on_spike`: ``note`` (the default), ``skip`` or ``stop``, where the loss leaps;
-    `max_skipped_steps`: in a row (5), after which the run ends; `bind_cores`: whether ranks whose optimizer
-    is offloaded keep to cores of their own (true); `tiled_mlp`: run the MLP of each layer on parts of a long
-    sequence (false); `activation_offloading`: keep the inputs of checkpointed layers in host memory (false);
-    `sample_prompts`: a file of prompts whose completions each evaluation prints."""
+    """Keys of transformers' ``TrainingArguments``; `on_spike`: ``note`` (the default) or ``stop``, where the
+    loss leaps; `bind_cores`: whether ranks whose optimizer is offloaded keep to cores of their own (true);
+    `tiled_mlp`: run the MLP of each layer on parts of a long sequence (false); `activation_offloading`: keep the
+    inputs of checkpointed layers in host memory (false); `sample_prompts`: a file of prompts whose completions
+    each evaluation prints."""
     parallel: Annotated[ParallelSection, BeforeValidator(lambda one: {} if one is None else one)] = ParallelSection()
     deepspeed: str | dict[str, Any] | None = None
     """A ds_config: a path, or inline; absent is zerokit's ZeRO-2 default."""

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 from zerokit.errors import RecipeError, ZerokitError, collect_errors, raise_together
 from zerokit.recipe.origins import Origins
 from zerokit.recipe.synonyms import meant
-from zerokit.recipe.trainer_keys import AT_LEAST, BELOW, NEEDS, OWNED, WITHOUT_EFFECT, installed_types, is_free, is_on
+from zerokit.recipe.trainer_keys import AT_LEAST, BELOW, NEEDS, OWNED, WITHOUT_EFFECT, installed_types, is_on
 from zerokit.validation import wrong_value
 
 
@@ -17,12 +17,8 @@ from zerokit.validation import wrong_value
 class OwnKeys:
     """The keys that are zerokit's own, with what they are where the recipe is silent."""
 
-    rescue_dir: str | None = None
-    """Where the model goes if it cannot be saved in the output folder."""
-    on_spike: Literal["note", "skip", "stop"] = "note"
+    on_spike: Literal["note", "stop"] = "note"
     """What to do where the loss leaps."""
-    max_skipped_steps: int = 5
-    """In a row, with ``skip``."""
     bind_cores: bool = True
     """Whether each rank with an optimizer on the host keeps to cores of its own."""
     tiled_mlp: bool = False
@@ -167,8 +163,3 @@ def check_without_imports(training: Mapping[str, Any], origins: Origins) -> dict
     """
     types = installed_types()
     return dict(training) if types is None else check_training_keys(training, origins, types)
-
-
-def free_keys() -> list[str]:
-    """The keys of the section that a recipe may set; of zerokit's own alone where transformers is missing."""
-    return [name for name in {**(installed_types() or {}), **_EXTRA} if is_free(name)]

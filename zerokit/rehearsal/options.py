@@ -17,7 +17,7 @@ from zerokit.tables import table_of
 
 REPEATED = ("KEY=VALUE", "PKG[==VERSION]")
 """Metavars of options that may be repeated."""
-DRAWINGS = ("trace", "plot", "timeline", "memory_snapshot")
+DRAWINGS = ("trace", "plot", "timeline")
 """The options that name files to draw."""
 
 
@@ -59,7 +59,6 @@ class RehearsalOptions(RunOptions):
     trace: str | Path | None = None
     plot: str | Path | None = None
     timeline: str | Path | None = None
-    memory_snapshot: str | Path | None = None
     script_prints_on: Literal["stdout", "stderr"] = "stdout"
     """Where the output of the script goes; not on the command line."""
     show: Callable[[Any], None] = lambda _: None

@@ -147,11 +147,7 @@ class RankFacts(ScriptFacts):
 
 @dataclass(frozen=True)
 class Recording:
-    """One rehearsed rank.
-
-    Raises:
-        ValueError: the arrays contradict each other, which is a fault of the recorder.
-    """
+    """One rehearsed rank. ValueError if the arrays contradict each other, which is a fault of the recorder."""
 
     events: Array
     blocks: Array
@@ -231,11 +227,7 @@ class Recording:
 
     @classmethod
     def load(cls, path: str | Path) -> Recording:
-        """Read what :meth:`save` wrote.
-
-        Raises:
-            DocumentError: the file is absent or not a recording.
-        """
+        """Read what :meth:`save` wrote. DocumentError if the file is absent or not a recording."""
         try:
             with np.load(path, allow_pickle=False) as arrays:
                 rest = json.loads(str(arrays["rest"]))

@@ -23,11 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What is known of a run. Each None: not known.
-
-    Raises:
-        ConfigError: there is no such target.
-    """
+    """What is known of a run. Each None: not known. ConfigError if there is no such target."""
 
     target: Target | None = None
     """The program that passes the config to DeepSpeed and fills "auto"; the Trainer if there is a recipe."""
@@ -70,11 +66,7 @@ class Run:
         host_memory_bytes: int | None = None,
         deepspeed_version: Version | None = None,
     ) -> Run:
-        """A run of single facts.
-
-        Raises:
-            ZerokitError: a size that cannot be, or no such card.
-        """
+        """A run of single facts. ZerokitError if a size cannot be, or there is no such card."""
         return cls(
             target=target,
             cluster=Cluster(num_gpus, gpus_per_node, some_gpu(gpu, gpu_memory_bytes), host_memory_bytes),

@@ -67,11 +67,7 @@ class Resolution:
         return f"<{type(self).__name__}: {quantity(len(self.values), 'value')}{refused}>"
 
     def __getitem__(self, name: str) -> Any:
-        """The value at a dotted path.
-
-        Raises:
-            KeyError: there is no such value.
-        """
+        """The value at a dotted path. KeyError if there is no such value."""
         for value in self.values:
             if dotted(value.path) == name:
                 return value.value

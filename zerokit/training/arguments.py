@@ -18,7 +18,6 @@ from zerokit import console
 from zerokit.checkpoint.source import read_model_config
 from zerokit.choices import OUTPUT_DIR
 from zerokit.config import load_ds_config, read_ds_config
-from zerokit.config.base import ZERO
 from zerokit.config.load import as_error
 from zerokit.config.sections import OffloadParam
 from zerokit.distributed.group import count_gpus
@@ -333,29 +332,10 @@ def check_fp16(resolved: Resolved, loaded: LoadedRecipe, folder: Path | None) ->
         )
 
 
-def read_own_keys(resolved: Resolved, loaded: LoadedRecipe) -> OwnKeys:
-    """Remove zerokit's own keys from the resolved arguments. RecipeError if steps cannot be skipped."""
+def read_own_keys(resolved: Resolved) -> OwnKeys:
+    """Remove zerokit's own keys from the resolved arguments."""
     given = {key.name: resolved.training.pop(key.name, None) for key in fields(OwnKeys)}
-    own = OwnKeys(**{name: value for name, value in given.items() if value not in (None, "")})
-    if own.on_spike == "skip":
-        _check_skips(resolved, loaded)
-    return own
-
-
-def _check_skips(resolved: Resolved, loaded: LoadedRecipe) -> None:
-    zero = resolved.ds_config.get(ZERO) or {}
-    if zero.get("zenflow"):
-        other, key = "ZenFlow, whose updates are a step behind their gradients", "zenflow"
-    elif (zero.get("offload_optimizer") or {}).get("super_offload"):
-        other = "SuperOffload, whose optimizer steps while gradients are still to come"
-        key = "offload_optimizer.super_offload"
-    else:
-        return
-    raise RecipeError(
-        f"'skip' does not go with {other}",
-        where=loaded.where("training", "on_spike"),
-        hint=f"Set it to note or stop, or remove zero_optimization.{key}",
-    )
+    return OwnKeys(**{name: value for name, value in given.items() if value not in (None, "")})
 
 
 def size_nvme_buffers(

@@ -37,8 +37,6 @@ class CheckpointWriter:
         self._folder, self._limit, self._is_writer = output_dir, limit, is_writer
         self.problems = DiskProblems()
         """What this rank could not write since the current save began."""
-        self.other_places: list[Path] = []
-        """Folders to try for weights that cannot be written to the first one."""
         self._checkpoint_bytes = 0
         """Size of the last checkpoint, on the rank that writes; 0 on other ranks."""
         self._best_saved: tuple[Any, Any, Any] = (None, None, None)
@@ -110,22 +108,19 @@ class CheckpointWriter:
         return None
 
     def write_weights(self, folder: Path, write: Callable[[str], None]) -> None:
-        """Write weights to `folder`, or to the first of :attr:`other_places` that accepts them."""
-        for place in (folder, *self.other_places):
-            num_problems = len(self.problems)
-            with self.problems.collect():
-                if place.name == SAVING and self._is_writer:
-                    place.parent.mkdir(parents=True, exist_ok=True)
-                    staging.make_staging(place)
-                write(str(place))
-                # safetensors makes its files readable by the owner only.
-                for file in place.glob("*.safetensors") if self._is_writer else ():
-                    file.chmod(place.stat().st_mode & 0o666)
-            if len(self.problems) == num_problems:
-                return
-            if self._is_writer:
-                with suppress(OSError):
-                    staging.remove(place)
+        """Write weights to `folder`; if they cannot be written, :attr:`problems` has the reason."""
+        num_problems = len(self.problems)
+        with self.problems.collect():
+            if folder.name == SAVING and self._is_writer:
+                folder.parent.mkdir(parents=True, exist_ok=True)
+                staging.make_staging(folder)
+            write(str(folder))
+            # safetensors makes its files readable by the owner only.
+            for file in folder.glob("*.safetensors") if self._is_writer else ():
+                file.chmod(folder.stat().st_mode & 0o666)
+        if len(self.problems) > num_problems and self._is_writer:
+            with suppress(OSError):
+                staging.remove(folder)
 
 
 def _best(state: TrainerState) -> tuple[Any, Any, Any]:

@@ -115,8 +115,6 @@ class OutputFolder:
     """Whether files of an earlier run may be set aside and replaced."""
     resume: Path | None
     """The checkpoint that the run continues from."""
-    rescue: Path | None = None
-    """Folder for the model if it cannot be saved in `path`."""
 
     def check(self, loaded: LoadedRecipe) -> None:
         """Check before training whether the model can be saved there.
@@ -132,43 +130,29 @@ class OutputFolder:
             )
         self._check_names(loaded)
         self._check_earlier()
-        for path, where in ((self.path, self.where), (self.rescue, loaded.where("training", "rescue_dir"))):
-            if path is None:
-                continue
-            # A link to nothing is in the way, too.
-            existing = next(folder for folder in (path, *path.absolute().parents) if os.path.lexists(folder))
-            if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-                raise RecipeError(
-                    f"cannot write into '{path}'", where=where, hint="Name a folder that can be made or written to"
-                )
-            check_output_names(path, where)
-        rescue = self.rescue
-        if rescue is not None and (rescue.resolve() == self.path.resolve() or (rescue / REPORT_FILE).exists()):
-            raise RecipeError(
-                f"'{rescue}' is the output folder, or has a model",
-                where=loaded.where("training", "rescue_dir"),
-                hint="Name another folder, on another disk",
-            )
+        # A link to nothing is in the way, too.
+        existing = next(one for one in (self.path, *self.path.absolute().parents) if os.path.lexists(one))
+        if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+            hint = "Name a folder that can be made or written to"
+            raise RecipeError(f"cannot write into '{self.path}'", where=self.where, hint=hint)
+        check_output_names(self.path, self.where)
 
     def _check_names(self, loaded: LoadedRecipe) -> None:
         """Check that files at the names that zerokit needs are zerokit's own."""
         errors: list[ZerokitError] = []
-        places = [path for path in (self.path, self.rescue) if path is not None]
-        staged = [place / name for place in places for name in (SAVING, REPLACED)]
-        for folder in (*staged, self.path / UNFINISHED, self.path / RESHARDED):
+        for name in (SAVING, REPLACED, UNFINISHED, RESHARDED):
             with collect_errors(errors):
-                staging.check_staging(folder)
+                staging.check_staging(self.path / name)
         written = [self.path / name for name in tracker_files(trackers(loaded))]
         # TensorBoard makes new files only, so its folder may be a link to one that several runs share.
         written = [path for path in written if not (path.is_symlink() and path.is_dir())]
         for path in (self.path / LOCK_FILE, self.path / EARLIER, *written):
             with collect_errors(errors):
                 staging.check_own_name(path)
-        for place in places:
-            if not can_link_current(place):
-                problem = "was not made by zerokit, which needs this name for a link"
-                hint = "Move it away, or name another output folder"
-                errors.append(ZerokitError(problem, where=printable(place / CURRENT), hint=hint))
+        if not can_link_current(self.path):
+            problem = "was not made by zerokit, which needs this name for a link"
+            hint = "Move it away, or name another output folder"
+            errors.append(ZerokitError(problem, where=printable(self.path / CURRENT), hint=hint))
         raise_together(errors)
 
     @contextmanager

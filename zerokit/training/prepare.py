@@ -157,13 +157,12 @@ def _check_settings(context: RunContext) -> None:
     loaded = context.loaded
     zero, resumes = context.resolved.ds_config[ZERO], context.resume is not None
     check_zenflow(zero, resumes=resumes, where=ds_config_place(loaded, (ZERO, "zenflow")))
-    context.own = read_own_keys(context.resolved, loaded)
+    context.own = read_own_keys(context.resolved)
     context.output = OutputFolder(
         Path(context.resolved.training["output_dir"]),
         loaded.where("training", "output_dir"),
         context.force,
         context.resume,
-        None if context.own.rescue_dir is None else Path(context.own.rescue_dir),
     )
     if context.group.policy.writes_files:
         context.output.check(loaded)

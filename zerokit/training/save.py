@@ -39,54 +39,32 @@ def publish_model(trainer: ZeroTrainer, output: OutputFolder, group: RankGroup, 
 
     Raises:
         CheckpointError: the saved weights are missing or empty.
-        RunError: the folder cannot be written; the model is in the rescue folder if the recipe names one.
+        RunError: the folder cannot be written.
     """
-    places = [output.path, *([output.rescue] if output.rescue is not None else [])]
-    writer = trainer.checkpoints
+    writer, staging = trainer.checkpoints, output.path / SAVING
     writer.problems.clear()
     if group.ranks.is_main:
         with writer.problems.collect():
             settle(output.path)
-        for place in places:
-            _remove(place / SAVING)
-    # The other ranks save with rank 0, so they need the same place.
+        _remove(staging)
+    # The other ranks save with rank 0, or not at all.
     writer.problems[:] = group.broadcast_object(list(writer.problems))
-    staged = [place / SAVING for place in places[len(writer.problems) :]]
-    if staged:
-        staging, *writer.other_places = staged
+    if not writer.problems:
         trainer.save_model(str(staging))
     return group.together(
-        lambda: _publish_in_first(places, writer.problems, report, group.policy) if group.ranks.is_main else []
+        lambda: _publish_saved(output.path, writer.problems, report, group.policy) if group.ranks.is_main else []
     )
 
 
-def _publish_in_first(places: list[Path], problems: DiskProblems, report: RunReport, policy: RunPolicy) -> list[Path]:
-    """Publish in the first of `places` where the weights could be written.
-
-    `places` are in order of preference. `problems` has one entry for each place, from the first on, where
-    writing has failed.
-    """
-    output_dir = places[0]
-    staging = output_dir / SAVING
-    for place in places[len(problems) :]:
+def _publish_saved(output_dir: Path, problems: DiskProblems, report: RunReport, policy: RunPolicy) -> list[Path]:
+    """Publish the saved weights, or raise RunError with `problems`, what could not be written."""
+    if not problems:
         with problems.collect():
-            if not is_staging(place / SAVING):
-                shutil.copytree(staging, make_staging(place / SAVING), dirs_exist_ok=True)
-            files = _publish(place / SAVING, place, report, policy)
-            if place == output_dir:
-                return files
-            raise RunError(
-                f"cannot be written ({problems[0]}): the trained model is in '{place}'",
-                where=str(output_dir),
-                hint="Make room, and move it where it belongs",
-            )
+            return _publish(make_staging(output_dir / SAVING), output_dir, report, policy)
     left = checkpoints(output_dir)
-    if left:
-        kept = f"{left[-1]} is left: make room, and go on with --resume auto"
-    else:
-        kept = "No checkpoint is left. Make room"
-        if len(places) == 1:
-            kept += ", and name a second place with --training.rescue_dir"
+    kept = (
+        f"{left[-1]} is left: make room, and go on with --resume auto" if left else "No checkpoint is left. Make room"
+    )
     why = "; ".join(problems)
     raise RunError(f"the trained model cannot be saved: {why}", where=str(output_dir), hint=kept)
 

@@ -1,7 +1,7 @@
 """Watches the loss and the gradient norm of each step, over all ranks.
 
-A step with a loss that is not a number, or that spikes, is reported or skipped, or it ends the run before
-anything is saved; the same on every rank.
+A loss that is not a number ends the run before anything is saved; a spike is reported, or ends it, too; the same
+on every rank.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import torch
 from zerokit import console
 from zerokit.errors import RunError
 from zerokit.training.folder import checkpoints
-from zerokit.units import quantity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -42,11 +41,9 @@ _IN_A_ROW = 5
 
 
 class UsualLoss:
-    """The losses of the last steps."""
+    """The losses of the last steps. Losses that stay high become usual."""
 
-    def __init__(self, *, may_stay: bool = True) -> None:
-        """With `may_stay`, losses that stay high become usual."""
-        self._may_stay = may_stay
+    def __init__(self) -> None:
         self._losses: deque[float] = deque(maxlen=_STEPS)
         self._spikes: list[float] = []
         """The last high losses in a row."""
@@ -61,7 +58,7 @@ class UsualLoss:
             deviation = math.sqrt(fmean((value - mean) ** 2 for value in self._losses))  # pstdev is slow
             if loss - mean > max(_DEVIATIONS * deviation, _SHARE * abs(mean)):
                 self._spikes.append(loss)
-                if len(self._spikes) < _IN_A_ROW or not self._may_stay:
+                if len(self._spikes) < _IN_A_ROW:
                     return mean
                 self._losses = deque(self._spikes[:-1], maxlen=_STEPS)
         self._spikes.clear()
@@ -95,7 +92,6 @@ class StepMonitor:
         name_batch: Callable[[int, int, int], str],
         *,
         on_spike: str,
-        max_skipped_steps: int,
         padding_token: int | None = None,
         copies: int = 1,
     ) -> None:
@@ -104,9 +100,6 @@ class StepMonitor:
         self._padding_token, self._copies = padding_token, copies
         self.counts_tokens = args.include_num_input_tokens_seen
         """``all``, ``non_padding`` or ``no``."""
-        skips = on_spike == "skip" and group.policy.has_values
-        self.max_skipped = max_skipped_steps if skips else None
-        """Most steps to skip in a row; None if no step is skipped."""
         self.is_asked_to_leave = False
         """Whether a rank was asked to leave before the end of the last step."""
         self.state: TrainerState
@@ -114,11 +107,7 @@ class StepMonitor:
         """Of this rank's micro batches since the last step."""
         self._num_tokens = torch.zeros((), dtype=torch.float64, device=args.device)
         """Of this rank's micro batches since the last step."""
-        self._usual_loss = UsualLoss(may_stay=not skips)
-        self._last_finite_loss = torch.zeros(())
-        self._is_skipped = False
-        """Whether this step is skipped."""
-        self._num_skipped_in_a_row = 0
+        self._usual_loss = UsualLoss()
         self._num_skipped_by_deepspeed = 0
         """In a row."""
 
@@ -135,58 +124,27 @@ class StepMonitor:
         else:
             self._num_tokens += inputs["input_ids"].numel()
 
-    def add_loss(self, loss: torch.Tensor) -> torch.Tensor:
-        """Add a loss; returns the loss to log: with skipped steps the last finite one, as NaN would stay."""
+    def add_loss(self, loss: torch.Tensor) -> None:
+        """Add the loss of a micro batch."""
         self._losses.append(loss.detach())
-        if self.max_skipped is None:
-            return loss
-        self._last_finite_loss = torch.where(loss.isfinite(), loss, self._last_finite_loss)
-        return self._last_finite_loss
 
     def end_step(self, norm: torch.Tensor | float | None) -> float | None:
         """Judge a step; returns the gradient norm to log. RunError on every rank if the run has diverged."""
         losses, self._losses = self._losses, []
-        was_skipped, self._is_skipped = self._is_skipped, False
-        if was_skipped:
-            return None
         skipped_by_deepspeed = self._accelerator.optimizer_step_was_skipped
         self._num_skipped_by_deepspeed = self._num_skipped_by_deepspeed + 1 if skipped_by_deepspeed else 0
-        loss = None
-        if self.max_skipped is None:
-            loss, grad_norm = self._sum_over_ranks(losses, norm)
-        else:
-            grad_norm = None if norm is None else float(norm)
+        loss, grad_norm = self._sum_over_ranks(losses, norm)
         # In fp16 DeepSpeed skips steps while its loss scale settles.
         if self._args.fp16 and 0 < self._num_skipped_by_deepspeed < MAX_SKIPPED_FP16_STEPS:
             return grad_norm
-        if skipped_by_deepspeed and self.max_skipped is not None and not self._args.fp16:
-            self._note_skipped(self._at_step("gradients are no numbers"), losses)
-            return None
-        if loss is not None:
-            if not math.isfinite(loss):
-                self.stop(self._at_step(f"the loss is {loss}"), losses)
-            usual = self._usual_loss.exceeded_by(loss)
-            if usual is not None and self._group.policy.has_values:
-                self._report_spike(self._at_step(f"the loss leaps from {usual:.3g} to {loss:.3g}"), losses)
+        if not math.isfinite(loss):
+            self.stop(self._at_step(f"the loss is {loss}"), losses)
+        usual = self._usual_loss.exceeded_by(loss)
+        if usual is not None and self._group.policy.has_values:
+            self._report_spike(self._at_step(f"the loss leaps from {usual:.3g} to {loss:.3g}"), losses)
         if grad_norm is not None and not math.isfinite(grad_norm):
             self.stop(self._at_step(f"the gradient norm is {float(grad_norm)}"))
-        self._num_skipped_in_a_row = 0
         return grad_norm
-
-    def skips_step(self, loss: torch.Tensor) -> bool:
-        """Whether to skip the step that ends with this loss. RunError if too many were skipped."""
-        losses = [*self._losses, loss]
-        loss_over_ranks, _ = self._sum_over_ranks(losses, None)
-        if math.isfinite(loss_over_ranks):
-            usual = self._usual_loss.exceeded_by(loss_over_ranks)
-            if usual is None:
-                return False
-            what = f"the loss leaps from {usual:.3g} to {loss_over_ranks:.3g}"
-        else:
-            what = f"the loss is {loss_over_ranks}"
-        self._note_skipped(self._at_step(what), losses)
-        self._is_skipped = True
-        return True
 
     def stop(self, what: str, losses: list[torch.Tensor] | None = None) -> None:
         """End the run, which has diverged (RunError on every rank); does nothing in a rehearsal.
@@ -235,23 +193,6 @@ class StepMonitor:
         step = self.state.global_step
         name = self._group.together(lambda: self._name_batch(rank, micro, step))
         return self._group.first(name or None) or f"rank {rank}"
-
-    def _note_skipped(self, what: str, losses: list[torch.Tensor]) -> None:
-        assert self.max_skipped is not None
-        self._num_skipped_in_a_row += 1
-        batch, most = self._worst_batch(losses), self.max_skipped
-        if self._num_skipped_in_a_row > most:
-            raise RunError(
-                f"{what}: {batch}; {quantity(most, 'step')} before it had to be left out, too",
-                where=self._args.output_dir,
-                hint="Look at these examples, lower training.learning_rate, or allow more with "
-                "training.max_skipped_steps",
-            )
-        if self._group.ranks.is_main:
-            console.note(
-                f"zerokit: warning: {what}: {batch}. The step is left out "
-                f"({self._num_skipped_in_a_row} in a row; {most + 1} end the run)"
-            )
 
     def _report_spike(self, what: str, losses: list[torch.Tensor]) -> None:
         batch = self._worst_batch(losses)

@@ -42,7 +42,6 @@ from zerokit.training.peft.prompts import save_virtual_tokens
 from zerokit.training.resume import AUTO_RESUME, check_length
 from zerokit.training.run_context import RunContext
 from zerokit.training.sequence_parallel import collate_part, divide_attention
-from zerokit.training.skipped_steps import SkippableSteps
 from zerokit.training.step_monitor import StepMonitor
 
 _TRAINER = "transformers.trainer:Trainer"
@@ -122,7 +121,6 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
             self.accelerator,
             self.batches.name_batch,
             on_spike=own.on_spike,
-            max_skipped_steps=own.max_skipped_steps,
             padding_token=context.tokenizer.pad_token_id,
             copies=place.parallelism.tensor,
         )
@@ -164,8 +162,9 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         """The Trainer's; the monitor judges its loss when the optimizer has made its step."""
         self.monitor.count_tokens(inputs)  # before the step: the optimizer's step exchanges the counts
         with self._group.work.step():
-            loss = super().training_step(model, inputs, num_items_in_batch)
-        return self.monitor.add_loss(loss)
+            loss: torch.Tensor = super().training_step(model, inputs, num_items_in_batch)
+        self.monitor.add_loss(loss)
+        return loss
 
     def compute_loss(
         self,
@@ -229,8 +228,6 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
         speed_up_calls(self.deepspeed)
         if self.args.torch_compile:
             exclude_timer_from_compile(self.deepspeed)
-        if self.monitor.max_skipped is not None:
-            SkippableSteps(self.deepspeed, self.accelerator, self.monitor.skips_step)
         # Ranks of a tensor group have exchanged nothing yet, so one may not have opened it.
         self.accelerator.wait_for_everyone()
         release_shared_memory(read_ranks())

@@ -79,11 +79,7 @@ class Decisions:
         return self.hpz_size or (self.run.cluster.gpus_per_node if self.zero_plus_plus else None)
 
     def check(self) -> None:
-        """Refuse decisions that do not go together.
-
-        Raises:
-            ConfigError: the first contradiction.
-        """
+        """Refuse decisions that do not go together. ConfigError with the first contradiction."""
         for message, hint in self._contradictions():
             raise ConfigError(message, hint=hint)
 

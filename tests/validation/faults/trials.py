@@ -422,10 +422,6 @@ def _of_machine() -> Iterator[Trial]:
     for size in ("4k", "100k", "400k"):
         full = options(*once, shell=mount("out", f"size={size}"))
         yield Trial(f"disk of {size} full at the end", full, "refuse|end")
-    rescue = ("--training.rescue_dir", "second")
-    one, both = mount("out", "size=100k"), f"{mount('out', 'size=100k')} && {mount('second', 'size=100k')}"
-    yield Trial("disk full at the end, rescued", options(*once, *rescue, shell=one), "end")
-    yield Trial("disk full at the end, and the second", options(*once, *rescue, shell=both), "end")
     yield Trial("disk of the cache full", options(shell=mount("cache", "size=4k")), "refuse|do")
     yield Trial("results to a full device", options("-o", "/dev/full", command="generate"), "refuse|end")
     full = options("-o", "out/a.jsonl", command="generate", shell=mount("out", "size=4k"))

@@ -385,11 +385,7 @@ def is_loaded() -> bool:
 
 
 def backend() -> Backend:
-    """The loaded library.
-
-    Raises:
-        LaunchError: it is not loaded.
-    """
+    """The loaded library. LaunchError if it is not loaded."""
     loaded = rank_context().state(_Library).loaded
     if loaded is None:
         raise LaunchError("no rehearsal is running", where="rehearsal", hint="Open virtual_cluster() first")

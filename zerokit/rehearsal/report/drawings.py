@@ -1,4 +1,4 @@
-"""The files that a rehearsal draws: trace, snapshot, and pictures of memory and of a step's streams."""
+"""The files that a rehearsal draws: the trace, and pictures of memory and of a step's streams."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from zerokit.rehearsal.recording import Recording
 from zerokit.rehearsal.report.report import RehearsalReport
-from zerokit.rehearsal.report.snapshot import write_snapshot
 from zerokit.rehearsal.report.trace import write_trace
 from zerokit.reporting.page import write_picture
 from zerokit.units import format_bytes, quantity
@@ -19,7 +18,6 @@ class Drawings(NamedTuple):
     trace: str | Path | None = None
     plot: str | Path | None = None
     timeline: str | Path | None = None
-    memory_snapshot: str | Path | None = None
 
     def write(self, recording: Recording, report: RehearsalReport) -> list[str]:
         """Write the files of one rank, and return warnings about what could not be drawn.
@@ -29,8 +27,6 @@ class Drawings(NamedTuple):
         """
         if self.trace is not None:
             write_trace(recording, self.trace)
-        if self.memory_snapshot is not None:
-            write_snapshot(recording, self.memory_snapshot)
         warnings = []
         data = report.model_dump()
         where = f"{Path(report.run.script).name} on {quantity(report.world_size, 'GPU')}, rank {report.rank}: "

@@ -55,11 +55,7 @@ def write_page(output: str | Path, data: Any, where: str = "<json>") -> None:
 
 
 def check_picture(file: str | Path, option: str) -> None:
-    """Check the name of a picture, before long work begins.
-
-    Raises:
-        ZerokitError: it does not end in .svg.
-    """
+    """Check the name of a picture, before long work begins. ZerokitError if it does not end in .svg."""
     if Path(file).suffix.lower() != ".svg":
         raise ZerokitError(
             "a picture is written as SVG, not as PNG or another format",
@@ -95,11 +91,7 @@ def write_picture(
 
 
 def page_text(data: Any, where: str = "<json>") -> str:
-    """The HTML.
-
-    Raises:
-        DocumentError: as :func:`write_page_of_file`.
-    """
+    """The HTML. DocumentError as :func:`write_page_of_file`."""
     kind, shown = _parsed(data, where)
     style, script = _read("page.css") + _chart_style(), _read("page.js")
     page: str = _environment().get_template(f"{'estimate' if kind == 'sweep' else kind}.jinja").render(

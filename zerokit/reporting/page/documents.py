@@ -44,11 +44,7 @@ _SHAPES: dict[str, Any] = table_of(__file__)
 
 
 def read_document(file: Path) -> Any:
-    """The content of a JSON file.
-
-    Raises:
-        DocumentError: the file cannot be read, or is not JSON.
-    """
+    """The content of a JSON file. DocumentError if the file cannot be read, or is not JSON."""
     try:
         return from_json(read_bytes(file, max_bytes=_MAX_BYTES), allow_inf_nan=False)
     except ValueError as error:

@@ -1,11 +1,7 @@
-"""Trains as launch/train.py does, with a loss that is no number, or high, in the batches with an answer.
-
-``python left_out.py FACTOR ANSWER -- WORDS...``
-"""
+"""A loss that is no number, or high, in the batches with an answer."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -29,12 +25,3 @@ def broken(factor: str, answer: str) -> Iterator[None]:
     assert issubclass(ZeroTrainer, Trainer)
     with patch.object(ZeroTrainer, "compute_loss", compute_loss):
         yield
-
-
-if __name__ == "__main__":
-    from zerokit.cli.main import main
-
-    own, words = sys.argv[1:3], sys.argv[4:]
-    sys.argv = [sys.argv[0], *words]
-    with broken(*own):
-        main("train")
