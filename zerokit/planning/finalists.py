@@ -200,12 +200,9 @@ def rehearse(found: Configuration, job: PlanJob, evaluator: Evaluator) -> tuple[
     parts = {
         part: of + whole.parts.get(part, 0) - rehearsed.parts.get(part, 0) for part, of in time["breakdown"].items()
     }
-    seconds = StepTime(
-        time["low_seconds"] + whole.low_seconds - rehearsed.low_seconds,
-        time["step_seconds"] + whole.seconds - rehearsed.seconds,
-        time["high_seconds"] + whole.high_seconds - rehearsed.high_seconds,
-        parts,
-    )
+    step = time["step_seconds"] + whole.seconds - rehearsed.seconds
+    low, high = (step * time[end] / time["step_seconds"] for end in ("low_seconds", "high_seconds"))
+    seconds = StepTime(low, step, high, parts, time["run_class"], time["narrower_with"])
     return replace(found, need=need, time=seconds, fit=fit["verdict"]), report
 
 
