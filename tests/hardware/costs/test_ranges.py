@@ -112,6 +112,6 @@ def test_what_makes_a_range_narrower_is_named() -> None:
 
 
 def test_the_line_says_what_the_range_means() -> None:
-    meaning = "Nine of ten real runs lie within such a range (DeepSpeed, decided by kernels)"
+    meaning = "Nine of ten real runs lie within their range (DeepSpeed, decided by kernels)"
     assert range_line("DeepSpeed, decided by kernels", []) == meaning
     assert range_line("DeepSpeed, decided by kernels", ["--network", "x"]).endswith("). Narrower with --network, x")

@@ -3,7 +3,7 @@
 ``python -m tests.validation.rehearsal.ranges`` prints coverage, width and score of the ranges by class of run, for
 the rows of results/published_times.json: before (the range of the costs), after (the range that zerokit reports), and
 after with each source left out of the calibration. ``--write`` also writes zerokit/hardware/costs/ranges.json, which
-the product reads, and results/ranges.json. Nothing is rehearsed.
+the product reads, results/ranges.json and records/ranges.md. Nothing is rehearsed.
 
 How: the width of each end is the 95th percentile of what the rows of an engine need. All rows of one source together
 count as the square root of their number. The rows of an engine are mixed with all rows, which count as
@@ -39,6 +39,7 @@ from zerokit.hardware.gpus import find_gpu
 
 TABLE = Path(ranges.__file__).with_suffix(".json")
 WRITTEN = ROWS.with_name("ranges.json")
+PAGE = ROWS.parents[1] / "records" / "ranges.md"
 CALIBRATED = ROWS.with_name("whole_steps.json")
 
 COVERAGE = 0.9
@@ -358,20 +359,33 @@ def compared(rows: Sequence[Row]) -> Iterator[str]:
         yield f"| {options.power} | {options.split or 'none'} | {found.words} | {deepspeed.words} |"
 
 
+def tables(rows: Sequence[Row], found: Mapping[str, Any]) -> Iterator[str]:
+    """What is printed and recorded."""
+    yield "# Ranges of published runs\n\n`python -m tests.validation.rehearsal.ranges --write` makes this page.\n"
+    yield "Left-out sources by the way in which ranges are made; `ranges` uses power 0.5 and the classes of `work`:\n"
+    yield from compared(rows)
+    yield (
+        "\nThe reported range, by class:\n\n| rows | of sources | costs alone | in sample | left out |\n"
+        + "|---" * 5
+        + "|"
+    )
+    for name, group in found.items():
+        cells = [_words(group[what]) for what in ("before", "in_sample", "left_out")]
+        yield f"| {name}: {group['rows']} | {group['sources']} | {' | '.join(cells)} |"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true")
     is_written = parser.parse_args().write
     rows = published_rows()
-    print("\n".join(compared(rows)))
     found = results(rows)
-    print("\n| rows | of sources | before | in sample | left out |\n|---|---|---|---|---|")
-    for name, group in found.items():
-        cells = [_words(group[what]) for what in ("before", "in_sample", "left_out")]
-        print(f"| {name}: {group['rows']} | {group['sources']} | {' | '.join(cells)} |")
+    page = "\n".join(tables(rows, found)) + "\n"
+    print(page, end="")
     if is_written:
         for path, content in ((TABLE, made_table(rows, calibrated_rows())), (WRITTEN, found)):
             path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        PAGE.write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

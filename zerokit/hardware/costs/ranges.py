@@ -91,7 +91,7 @@ def step_range(
 def range_line(run_class: str, narrower_with: Sequence[str]) -> str:
     """What a range means, and what makes it narrower."""
     narrower = f". Narrower with {', '.join(narrower_with)}" if narrower_with else ""
-    return f"Nine of ten real runs lie within such a range ({run_class}){narrower}"
+    return f"Nine of ten real runs lie within their range ({run_class}){narrower}"
 
 
 @cache
