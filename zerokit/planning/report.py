@@ -114,8 +114,7 @@ class Plan(Choice):
     """Of one node."""
     step_seconds: Range
     """Nine of ten real runs lie within; so do those of `hours` and `cost_usd`."""
-    run_class: str = ""
-    """By which the range is calibrated, and what would make it narrower: as in ``time`` of a rehearsal."""
+    run_class: str = ""  # as in `time` of a rehearsal
     narrower_with: list[str] = Field(default_factory=list)
     step_parts: dict[str, float] = Field(default_factory=dict)
     """Seconds of a step by what they are spent on, as ``time.breakdown`` of a rehearsal."""

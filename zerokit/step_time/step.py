@@ -233,8 +233,7 @@ def _result(streams: Streams, seconds: float, costs: CardCosts, batch: Batch) ->
         parts[name] = min(busy.get(kind, 0.0), left)
         left -= parts[name]
     parts["launch"] = left
-    of_costs = _range(parts, busy, costs)
-    found = step_range(of_costs, seconds, parts, costs, tokens=batch.tokens, is_deepspeed=True)
+    found = step_range(_range(parts, busy, costs), seconds, parts, costs, tokens=batch.tokens, deepspeed=True)
     return StepTime(seconds=seconds, parts=parts, **found._asdict())
 
 

@@ -7,9 +7,10 @@ the product reads, results/ranges.json and records/ranges.md. Nothing is rehears
 
 How: the width of each end is the 95th percentile of what the rows of an engine need. All rows of one source together
 count as the square root of their number. The rows of an engine are mixed with all rows, which count as
-``shrinkage`` sources more. What decides the step makes finer classes, mixed with the engine's rows in the same way
-and never narrower than the engine. The first table compares other ways to do it: other powers, with which the width
-is combined with the range of the costs, and other finer classes. The steps of results/whole_steps.json, on a machine
+``shrinkage`` sources more, and those of each of its two finer classes with the engine's: steps that kernels decide,
+and steps that the host, offload or an assumed network may decide, whose range is never narrower. The first table
+compares other ways to do it: other powers, with which the width is combined with the range of the costs, and other
+finer classes. The steps of results/whole_steps.json, on a machine
 that was calibrated, are a class of their own; they are no part of any other figure.
 
 The score is Winkler's, of logarithms: a range's width, and 20 times what a run lies beyond it. Less is better.
@@ -30,8 +31,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from tests.validation.rehearsal.published_runs import run_of
 from tests.validation.rehearsal.published_times import WRITTEN as ROWS
+from tests.validation.rehearsal.published_times import run_of
 from zerokit.hardware.costs import ranges
 from zerokit.hardware.costs.known import measured_on
 from zerokit.hardware.costs.ranges import class_of, half_width
@@ -40,6 +41,8 @@ from zerokit.hardware.gpus import find_gpu
 TABLE = Path(ranges.__file__).with_suffix(".json")
 WRITTEN = ROWS.with_name("ranges.json")
 PAGE = ROWS.parents[1] / "records" / "ranges.md"
+NEWEST = 400
+"""The first row of those that were looked for when the classes had been made."""
 CALIBRATED = ROWS.with_name("whole_steps.json")
 
 COVERAGE = 0.9
@@ -50,6 +53,7 @@ ENDS: tuple[End, ...] = get_args(End)
 ENGINES = {"DeepSpeed": "DeepSpeed", "other": "without DeepSpeed"}
 WORKS = {
     "kernels": "decided by kernels",
+    "network": "decided by kernels, if the assumed network allows",
     "host": "decided by the host's Python and launches",
     "offload": "decided by offload to the host",
 }
@@ -91,14 +95,19 @@ class Options:
 
     power: float = 0.5
     """See :func:`zerokit.hardware.costs.ranges.half_width`."""
-    split: str = "work"
-    """Finer classes than engines, none of them narrower than its engine: ``work``, or a name in :attr:`Row.splits`."""
-    shrinkage: float = 3.0
+    split: str = "certainty"
+    """Finer classes than engines: ``certainty`` (decided by kernels, or not), ``work``, or a name in `Row.splits`."""
+    shrinkage: float = 1.0
     """Sources that all rows count as beside those of an engine, and those of an engine beside a finer class."""
 
     def finer(self, row: Row) -> object:
         """The finer class of a row."""
-        return row.run_class if self.split == "work" else row.splits.get(self.split)
+        return self.finer_of(row.run_class) if self.split in ("certainty", "work") else row.splits.get(self.split)
+
+    def finer_of(self, run_class: str) -> object:
+        """The finer class of a class."""
+        work = run_class.split(", ")[1]
+        return {"certainty": work == "kernels", "work": work}.get(self.split)
 
 
 CHOSEN = Options()
@@ -127,19 +136,28 @@ class Table:
         if key not in self._known:
             of_engine = [row for row in self.rows if row.engine == engine]
             alike = [row for row in of_engine if self.options.split and self.options.finer(row) == finer]
-            levels = self._mixed(self.rows, of_engine), self._mixed(self.rows, of_engine, alike)
-            self._known[key] = {end: max(level[end] for level in levels) for end in ENDS}
+            found = self._mixed(self.rows, of_engine, alike)
+            if self.options.split == "certainty" and not finer:
+                certain = self.widths(engine, True)
+                found = {end: max(found[end], certain[end]) for end in ENDS}
+            self._known[key] = found
         return self._known[key]
 
     def classes(self) -> dict[str, dict[End, float]]:
         """Widths by :data:`CLASSES`; on a calibrated machine never more than on others."""
         found = {}
         for name in CLASSES:
-            engine, work, *own = name.split(", ")
-            usual = found[name] = self.widths(engine, f"{engine}, {work}" if self.options.split else None)
-            if own:
+            engine, finer = name.partition(",")[0], self.options.finer_of(name)
+            usual = found[name] = self.widths(engine, finer)
+            own = [
+                row
+                for row in self.calibrated
+                if row.engine == engine and self.options.finer_of(row.run_class) == finer
+            ]
+            if name.endswith("calibrated") and own:
                 of_engine = [row for row in self.rows if row.engine == engine]
-                mixed = self._mixed(self.rows, of_engine, self.calibrated)
+                alike = [row for row in of_engine if self.options.finer_of(row.run_class) == finer]
+                mixed = self._mixed(self.rows, of_engine, alike, own)
                 found[name] = {end: min(mixed[end], usual[end]) for end in ENDS}
         return found
 
@@ -195,10 +213,13 @@ def _published(one: Mapping[str, Any]) -> Row:
     engine = "DeepSpeed" if run.plan.engine == "deepspeed" and not _OTHER_ENGINE & set(assumed) else "other"
     library, _, release = run.environment.partition(" ")
     several = machines.gpus > machines.gpus_per_node
+    is_guessed = several and (machines.network_gbit_s is None or bool(_NETWORKS & set(assumed)))
     return Row(
         one["row"],
         source_of(one["published"]["source"]),
-        class_of(one["shares"], run.plan.micro_batch * run.plan.length, is_deepspeed=engine == "DeepSpeed"),
+        class_of(
+            one["shares"], run.plan.micro_batch * run.plan.length, deepspeed=engine == "DeepSpeed", guessed=is_guessed
+        ),
         math.log(one["measured"] / one["predicted"]),
         _costs(one),
         not library or one["versions"][library].startswith(f"{release}."),
@@ -207,7 +228,6 @@ def _published(one: Mapping[str, Any]) -> Row:
             "an input assumed": bool(_INPUTS & set(assumed)),
             "card measured": "attention" in measured_on(find_gpu(machines.card)),
             "several nodes": several,
-            "network guessed": several and (machines.network_gbit_s is None or any("a node" in it for it in assumed)),
         },
     )
 
@@ -215,7 +235,8 @@ def _published(one: Mapping[str, Any]) -> Row:
 _OTHER_ENGINE = {"DeepSpeed's stage 1 with overlap_comm in place of InternEvo's own ZeRO-1"}
 _ATTENTION = {"FlashAttention 2", "attention written out"}
 _INPUTS = {"checkpointing", "no checkpointing", "stage 3", "overlap_comm", "no gradient accumulation"}
-_INPUTS |= {"whether activations are checkpointed", "ZeRO-3 as transformers fills it", "a network of 400 Gbit/s"}
+_INPUTS |= {"whether activations are checkpointed", "ZeRO-3 as transformers fills it"}
+_NETWORKS = {"a network of 400 Gbit/s", "the default network", "4 network cards of 100 Gbit/s a node"}
 """What `published_runs` and `published_throughput` call inputs that a source does not name."""
 
 
@@ -226,7 +247,7 @@ def calibrated_rows() -> list[Row]:
         Row(
             -number,
             "whole steps",
-            class_of(one["shares"], None, is_deepspeed=True, is_calibrated=True),
+            class_of(one["shares"], None, deepspeed=True, calibrated=True),
             math.log(one["measured"] / one["predicted"]),
             _costs(one),
         )
@@ -352,7 +373,9 @@ def made_table(rows: Sequence[Row], calibrated: Sequence[Row]) -> dict[str, Any]
 def compared(rows: Sequence[Row]) -> Iterator[str]:
     """A table of ways to make ranges: of left-out sources, all and those of DeepSpeed."""
     yield "| power | finer classes | all | DeepSpeed |\n|---|---|---|---|"
-    ways = [replace(CHOSEN, power=power, split=split) for power in (0.0, 0.5, 1.0) for split in ("", "work")]
+    ways = [
+        replace(CHOSEN, power=power, split=split) for power in (0.0, 0.5, 1.0) for split in ("", "certainty", "work")
+    ]
     for options in (*ways, *(replace(CHOSEN, split=split) for split in rows[0].splits)):
         found = left_out(rows, options)
         deepspeed = Judged([pair for pair in found.ranges if pair[0].engine == "DeepSpeed"])
@@ -362,8 +385,13 @@ def compared(rows: Sequence[Row]) -> Iterator[str]:
 def tables(rows: Sequence[Row], found: Mapping[str, Any]) -> Iterator[str]:
     """What is printed and recorded."""
     yield "# Ranges of published runs\n\n`python -m tests.validation.rehearsal.ranges --write` makes this page.\n"
-    yield "Left-out sources by the way in which ranges are made; `ranges` uses power 0.5 and the classes of `work`:\n"
+    yield "Left-out sources by the way in which ranges are made; `ranges` uses power 0.5 and `certainty`:\n"
     yield from compared(rows)
+    if newest := [row for row in rows if row.row >= NEWEST]:
+        table = Table(CHOSEN, [row for row in rows if row.row < NEWEST])
+        judged = Judged([(row, table.range(row)) for row in newest])
+        yield f"\nThe {len(newest)} rows from {NEWEST} on, by a table of those before: {judged.words}"
+        yield f"(the costs alone: {before(newest).words})."
     yield (
         "\nThe reported range, by class:\n\n| rows | of sources | costs alone | in sample | left out |\n"
         + "|---" * 5

@@ -66,22 +66,35 @@ def test_widths_are_what_the_rows_need(power: float, width: float) -> None:
 
 def test_a_class_without_rows_has_the_widths_of_all_and_few_rows_change_them_little() -> None:
     rows = [row(0.5 if number % 2 else 0.4, f"source {number}", number=number) for number in range(30)]
-    table = Table(CHOSEN, rows)
+    table = Table(Options(shrinkage=90), rows)
     assert table.classes()["other, offload"] == table.classes()["DeepSpeed, kernels"]
-    for off, high in ((0.1, 1.0), (2.0, 4.0)):  # never narrower than the engine's
-        more = Table(CHOSEN, [*rows, row(off, "b", "DeepSpeed, host", number=99)]).classes()
-        assert more["DeepSpeed, host"]["high"] == pytest.approx(high)
-        assert more["DeepSpeed, kernels"]["high"] == pytest.approx(1.0)
+    more = Table(Options(shrinkage=90), [*rows, row(2.0, "b", "DeepSpeed, host", number=99)]).classes()
+    assert more["DeepSpeed, host"]["high"] == pytest.approx(1.0)
+    more = Table(Options(shrinkage=1), [*rows, row(2.0, "b", "DeepSpeed, host", number=99)]).classes()
+    assert more["DeepSpeed, host"]["high"] == pytest.approx(4.0)
+    assert more["DeepSpeed, kernels"]["high"] == pytest.approx(1.0)
 
 
-def test_no_class_is_narrower_than_its_engine_and_calibrating_makes_none_wider() -> None:
-    table = Table(CHOSEN, ROWS, ranges.calibrated_rows())
-    of_engines = Table(Options(split=""), ROWS).classes()
-    for name, widths in table.classes().items():
-        usual = table.classes()[name.removesuffix(", calibrated")]
+def test_steps_that_kernels_decide_are_never_wider_and_calibrating_makes_none_wider() -> None:
+    found = Table(CHOSEN, ROWS, ranges.calibrated_rows()).classes()
+    for name, widths in found.items():
+        engine, _, *own = name.split(", ")
         for end in ranges.ENDS:
-            assert widths[end] <= usual[end]
-            assert usual[end] >= of_engines[name][end]
+            assert widths[end] >= found[", ".join((engine, "kernels", *own))][end]
+            assert widths[end] <= found[name.removesuffix(", calibrated")][end]
+    best = min(ROWS, key=lambda one: one.off)
+    far = [replace(best, off=-9.0, run_class="DeepSpeed, kernels") for _ in range(9)]
+    table = Table(CHOSEN, [*ROWS, *far])
+    assert table.widths("DeepSpeed", False)["low"] >= table.widths("DeepSpeed", True)["low"] > 9
+
+
+def test_a_calibrated_machine_tells_of_steps_that_are_decided_alike() -> None:
+    usual = Table(CHOSEN, ROWS).classes()
+    certain = [row(0.01, "own", "DeepSpeed, kernels, calibrated", number=-number) for number in range(1, 200)]
+    found = Table(CHOSEN, ROWS, certain).classes()
+    assert found["DeepSpeed, kernels, calibrated"]["high"] < 0.1 < usual["DeepSpeed, kernels"]["high"]
+    assert found["DeepSpeed, host, calibrated"] == usual["DeepSpeed, host"]
+    assert found["other, kernels, calibrated"] == usual["other, kernels"]
 
 
 def test_the_score_has_the_width_and_what_lies_beyond() -> None:

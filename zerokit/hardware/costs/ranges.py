@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from zerokit.hardware.costs.card_costs import CardCosts
 from zerokit.tables import table_of
 
+_TABLE = table_of(__file__)
 _MUCH = 0.2
 """Share of a step from which the host, or offload to it, decides the step."""
 _FEW_TOKENS = 1024
 """Of a micro-batch on one GPU: the host decides steps of fewer."""
+_OWN = ", calibrated"
 
 
 class StepRange(NamedTuple):
@@ -25,26 +26,34 @@ class StepRange(NamedTuple):
     low_seconds: float
     high_seconds: float
     run_class: str
-    """The class in words."""
+    """The class in words, and what would make the range narrower:"""
     narrower_with: list[str]
-    """What would make the range narrower."""
 
 
 def class_of(
-    shares: Mapping[str, float], tokens: float | None, *, is_deepspeed: bool, is_calibrated: bool = False
+    shares: Mapping[str, float],
+    tokens: float | None,
+    *,
+    deepspeed: bool,
+    guessed: bool = False,
+    calibrated: bool = False,
 ) -> str:
-    """The class of a run, by its name in `ranges.json`: the engine, and what decides the step.
+    """The class of a run, by its name in `ranges.json`: the engine, and what decides or may decide the step.
 
     Args:
         shares: of the step, by the names of a rehearsal's ``time.breakdown``.
         tokens: of a micro-batch on one GPU; None: not known.
-        is_deepspeed: whether DeepSpeed's engine makes the step.
-        is_calibrated: whether ``zerokit calibrate`` measured the costs of the machine itself.
+        deepspeed: whether DeepSpeed's engine makes the step.
+        guessed: whether there are several nodes, and the speed of their network is not known.
+        calibrated: whether ``zerokit calibrate`` measured the costs of the machine itself.
     """
     offload = sum(shares.get(name, 0.0) for name in ("host_optimizer", "host_operators", "copies"))
-    is_of_host = shares["launch"] >= _MUCH or (tokens is not None and tokens < _FEW_TOKENS)
-    work = "offload" if offload >= _MUCH else "host" if is_of_host else "kernels"
-    return f"{'DeepSpeed' if is_deepspeed else 'other'}, {work}{', calibrated' if is_calibrated else ''}"
+    work = "network" if guessed else "kernels"
+    if offload >= _MUCH:
+        work = "offload"
+    elif shares["launch"] >= _MUCH or (tokens is not None and tokens < _FEW_TOKENS):
+        work = "host"
+    return f"{'DeepSpeed' if deepspeed else 'other'}, {work}{calibrated * _OWN}"
 
 
 def half_width(of_costs: float, width: float, power: float) -> float:
@@ -63,37 +72,27 @@ def step_range(
     costs: CardCosts,
     *,
     tokens: float | None,
-    is_deepspeed: bool,
+    deepspeed: bool,
 ) -> StepRange:
-    """The range of a step of `seconds`.
+    """The range of a step of `seconds`, which `costs` predict with the bounds `of_costs`.
 
-    Args:
-        of_costs: the fewest and the most seconds within the uncertainty of all costs.
-        parts: seconds of the step, by the names of :func:`class_of`, which has `tokens` and `is_deepspeed`, too.
-        costs: by which it was predicted.
+    `parts` are seconds by the names of :func:`class_of`, which has `tokens` and `deepspeed`, too.
     """
     shares = {name: part / (seconds or 1.0) for name, part in parts.items()}
-    is_calibrated = "matmul" in costs.figures.get("kernels", {})  # the card's own curve, of a file
-    name = class_of(shares, tokens, is_deepspeed=is_deepspeed, is_calibrated=is_calibrated)
-    found, power = _table()["classes"][name], _table()["power"]
-    narrower = [] if is_calibrated else ["zerokit calibrate"]
-    if ", host" in name:
-        narrower.insert(0, "larger micro-batches")
-    if costs.cluster.num_nodes > 1 and costs.is_network_assumed and shares["communication"] >= 0.05:
-        narrower.insert(0, "--network")
+    calibrated = "matmul" in costs.figures.get("kernels", {})  # the card's own curve, of a file
+    guessed = costs.cluster.num_nodes > 1 and costs.is_network_assumed
+    name = class_of(shares, tokens, deepspeed=deepspeed, guessed=guessed, calibrated=calibrated)
+    found, own = (_TABLE["classes"][f"{name.removesuffix(_OWN)}{end}"] for end in (calibrated * _OWN, _OWN))
+    is_own_narrower = own["high"] < found["high"] or costs.assumptions
+    hints = {"--network": guessed, "larger micro-batches": ", host" in name, "zerokit calibrate": is_own_narrower}
     low, high = of_costs
     if 0 < low <= seconds <= high:
-        low = seconds * math.exp(-half_width(math.log(seconds / low), found["low"], power))
-        high = seconds * math.exp(half_width(math.log(high / seconds), found["high"], power))
-    return StepRange(low, high, found["words"], narrower)
+        low = seconds * math.exp(-half_width(math.log(seconds / low), found["low"], _TABLE["power"]))
+        high = seconds * math.exp(half_width(math.log(high / seconds), found["high"], _TABLE["power"]))
+    return StepRange(low, high, found["words"], [hint for hint, helps in hints.items() if helps])
 
 
 def range_line(run_class: str, narrower_with: Sequence[str]) -> str:
     """What a range means, and what makes it narrower."""
     narrower = f". Narrower with {', '.join(narrower_with)}" if narrower_with else ""
     return f"Nine of ten real runs lie within their range ({run_class}){narrower}"
-
-
-@cache
-def _table() -> Any:
-    return table_of(__file__)

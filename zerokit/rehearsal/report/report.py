@@ -349,9 +349,8 @@ class TimeReport(Part):
     """Nine of ten real runs take between this and `high_seconds`."""
     high_seconds: float
     run_class: str
-    """By which the range is calibrated."""
+    """By which the range is calibrated, and what would make it narrower:"""
     narrower_with: list[str]
-    """What would make the range narrower."""
     costs_low_seconds: float
     """If all costs are as low as they may be; `costs_high_seconds`: as high. Work that was hidden may then show."""
     costs_high_seconds: float

@@ -66,7 +66,7 @@ def time_of(recording: Recording, costs: CardCosts, rank: int) -> TimeReport | N
         last.breakdown.model_dump(),
         costs,
         tokens=batch.tokens if batch is not None and batch.unit == "tokens" else None,
-        is_deepspeed=recording.facts.data_parallel_ranks is not None,
+        deepspeed=recording.facts.data_parallel_ranks is not None,
     )
     tokens = times.tokens_per_step[place] if place < len(times.tokens_per_step) else None
     return TimeReport(
