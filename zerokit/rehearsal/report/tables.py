@@ -52,7 +52,7 @@ def _summary(report: RehearsalReport) -> Iterator[Part]:
     more = [f"{len(errors) - _MOST_ERRORS} more: --details"] if len(errors) > _MOST_ERRORS else []
     yield from _head(report, [*errors[:_MOST_ERRORS], *more])
     rows = [*_memory_rows(report), *_time_rows(report.time), *_changes_rows(report)]
-    yield table("Memory and time" if report.time else "Memory", (), rows[:_MOST_ROWS])
+    yield table("Memory and time" if report.time else "Memory", (), rows[: _MOST_ROWS - bool(report.time)])
     if report.time:
         yield range_line(report.time.run_class, report.time.narrower_with)
     notes = len(_further(report)) + len(report.made_up) + len(report.suppressed)
