@@ -91,7 +91,7 @@ def figures() -> dict[str, Any]:
         "driver_low": min(published["driver"]),
         "driver_high": max(published["driver"]),
         "times": _error_figures(row["error"] for row in first),
-        "times_inside": sum(row["low"] <= row["measured"] <= row["high"] for row in first),
+        "ranges": _read("ranges"),
         "times_deepspeed": _error_figures(r["error"] for r in first if r["row"] in OWN_DEEPSPEED_ROWS),
         "times_later": _error_figures(later_deepspeed),
         "times_later_fast": sum(error < 0 for error in later_deepspeed),

@@ -211,14 +211,14 @@ def _train_one_step(run: Recorder, layers: int, moments: list[int]) -> None:
     run.communicate("all_gather", layers * 64 * MIB)
 
 
-def timed(collective: str, *, launching: int) -> RehearsalReport:
-    """Of a step of 100 ns, so many of which the host launches, with a collective."""
+def timed(collective: str, *, launching: int, **facts_of_run: Any) -> RehearsalReport:
+    """Of a step of 100 ns, so many of which the host launches, with a collective; with more facts of the run."""
     run = Recorder()
     run.phase = "forward"
     run.communicate(collective, 7)
     run.end_step(1)
     work = [(0, 100 - launching, 0, 0, 0, WorkKind.KERNEL, RUN_PHASES.index("forward"))]
-    facts = RankFacts(times=RankTimes(step_ends=[100], model_flops=[1], tokens_per_step=[11]))
+    facts = RankFacts(times=RankTimes(step_ends=[100], model_flops=[1], tokens_per_step=[11]), **facts_of_run)
     recording = run.recording(spans=np.array(work, SPAN), ops=("aten::mm",), facts=facts)
     return analyse(recording, job(timed_on=find_gpu("H100")))
 

@@ -107,7 +107,7 @@ def _timed(seconds: float, **breakdown: float) -> TimeReport:
         rank=0, step_seconds=seconds, low_seconds=seconds, high_seconds=seconds, step=3,
         tokens_per_second=1 / seconds,
         breakdown=TimeBreakdown(**parts), mfu=0.3, hfu=0.4, peak_flops=1.0, steps=[], kernels=[],
-        critical_path=[],
+        critical_path=[], run_class="", narrower_with=[], costs_low_seconds=seconds, costs_high_seconds=seconds,
     )  # fmt: skip
 
 

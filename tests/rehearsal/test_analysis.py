@@ -12,6 +12,7 @@ from tests.rehearsal.recordings import MIB, Recorder, batches, device_with, job,
 from zerokit.errors import DocumentError
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.costs.card_costs import CardCosts
+from zerokit.hardware.costs.ranges import range_line
 from zerokit.hardware.gpus import find_gpu
 from zerokit.rehearsal.native.clock import WorkKind
 from zerokit.rehearsal.ranks.roles import Roles, data_parallel
@@ -67,20 +68,26 @@ def test_times_of_steps_stand_in_the_report_only_if_time_was_rehearsed() -> None
     assert time.mfu == pytest.approx(time.hfu / 2)
 
 
-@pytest.mark.parametrize(("launching", "warned"), [(10, False), (40, True)])
-def test_a_step_of_launches_is_not_told_without_a_warning(launching: int, warned: bool) -> None:
-    said = [line for line in timed("all_reduce", launching=launching).warnings if "launching kernels" in line]
-    assert bool(said) == warned
-
-
 @pytest.mark.parametrize(
-    ("tokens", "unit", "warned"), [(512, "tokens", True), (1024, "tokens", False), (512, "values", False)]
+    ("launching", "tokens", "unit", "ranks", "words"),
+    [
+        (10, 2048, "tokens", 8, "DeepSpeed, decided by kernels, if the assumed network allows"),
+        (40, 2048, "tokens", 8, "DeepSpeed, decided by the host's Python and launches"),
+        (10, 512, "tokens", 8, "DeepSpeed, decided by the host's Python and launches"),
+        (10, 512, "values", None, "without DeepSpeed, decided by kernels, if the assumed network allows"),
+    ],
 )
-def test_steps_of_few_tokens_are_doubted_whatever_the_host_takes(tokens: int, unit: Unit, warned: bool) -> None:
+def test_the_range_is_that_of_the_runs_class(
+    launching: int, tokens: int, unit: Unit, ranks: int | None, words: str
+) -> None:
     size = BatchSize(shape=[1, tokens], unit=unit, tokens=tokens, bytes=1)
-    time = timed("all_reduce", launching=0).time
+    report = timed("all_reduce", launching=launching, batches=batches(size), data_parallel_ranks=ranks)
+    time = report.time
     assert time is not None
-    assert ["twice as long" in line for line in doubts(time, batches(size), COSTS)] == [True] * warned
+    assert time.run_class == words
+    assert ("larger micro-batches" in time.narrower_with) == ("host" in words)
+    assert time.low_seconds <= time.costs_low_seconds < time.costs_high_seconds <= time.high_seconds
+    assert any(line == f"  {range_line(words, time.narrower_with)}" for line in time_parts(time, of_several=False))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +99,7 @@ def test_few_threads_for_much_cpu_work_give_a_warning(threads: int, share: float
     parts = time.breakdown.model_copy(update={"host_operators": share * time.step_seconds})
     time = time.model_copy(update={"host_threads": threads, "breakdown": parts})
     said = "CPU work is done by 1 thread of each rank, and takes 2.7 times as long"
-    assert [said in line for line in doubts(time, None, COSTS)] == [True] * is_warned
+    assert [said in line for line in doubts(time, COSTS)] == [True] * is_warned
 
 
 @pytest.mark.parametrize(("stage", "is_warned"), [("pipeline stage 1 of 2", True), ("pipeline stages 1 to 8", False)])

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from zerokit import __version__
 from zerokit.errors import ZerokitError
 from zerokit.hardware.cluster import Parallelism
+from zerokit.hardware.costs.ranges import range_line
 from zerokit.hardware.gpus import Gpu, find_gpu
 from zerokit.planning.bill import bill_assumptions, num_trainable
 from zerokit.planning.candidates import Candidate, Offer
@@ -292,7 +293,9 @@ def _excess(job: PlanJob, one: Ranked) -> str:
 
 
 def _of_machines(chosen: Sequence[Ranked], ranked: Sequence[Ranked]) -> Iterator[str]:
-    """What is assumed of networks and host memory, one sentence each."""
+    """What ranges mean, and what is assumed of networks and host memory, one sentence each."""
+    for one in chosen[:1]:
+        yield f"{range_line(one.found.time.run_class, one.found.time.narrower_with)}."
     if any(one.offer.is_network_assumed for one in chosen):
         yield "Nodes are assumed to have a network of 100 or 3,200 Gbit/s each; --network names yours."
     elif any(one.offer.is_network_assumed for one in ranked):
@@ -322,6 +325,8 @@ def _plan(job: PlanJob, one: Ranked, rehearsal: dict[str, Any] | None) -> Plan:
         host_memory_bytes=one.offer.cluster.known_host_bytes,
         nvme_bytes=need.nvme,
         step_seconds=Range(low=time.low_seconds, mid=time.seconds, high=time.high_seconds),
+        run_class=time.run_class,
+        narrower_with=time.narrower_with,
         step_parts=dict(time.parts),
         memory_parts=dict(need.at_peak),
         hours=one.bill.hours,

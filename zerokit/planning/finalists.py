@@ -32,7 +32,6 @@ from zerokit.planning.workload import Workload
 from zerokit.rehearsal.scratch import scratch_folder
 from zerokit.reporting.phases import phase_words
 from zerokit.reporting.verdicts import NEGATIVE
-from zerokit.step_time import StepTime
 from zerokit.units import listed
 
 _ZEROKIT = (sys.executable, "-m", "zerokit")
@@ -200,12 +199,12 @@ def rehearse(found: Configuration, job: PlanJob, evaluator: Evaluator) -> tuple[
     parts = {
         part: of + whole.parts.get(part, 0) - rehearsed.parts.get(part, 0) for part, of in time["breakdown"].items()
     }
-    seconds = StepTime(
-        time["low_seconds"] + whole.low_seconds - rehearsed.low_seconds,
-        time["step_seconds"] + whole.seconds - rehearsed.seconds,
-        time["high_seconds"] + whole.high_seconds - rehearsed.high_seconds,
-        parts,
-    )
+    step = time["step_seconds"] + whole.seconds - rehearsed.seconds
+    # More passes are more certain, if the optimizer's step is less so: in the ratio that formulas have it.
+    of_step, of_formulas = step / time["step_seconds"], rehearsed.seconds / whole.seconds
+    low = time["low_seconds"] * of_step * of_formulas * whole.low_seconds / rehearsed.low_seconds
+    high = time["high_seconds"] * of_step * of_formulas * whole.high_seconds / rehearsed.high_seconds
+    seconds = replace(whole, low_seconds=min(low, step), seconds=step, high_seconds=max(high, step), parts=parts)
     return replace(found, need=need, time=seconds, fit=fit["verdict"]), report
 
 

@@ -113,6 +113,9 @@ class Plan(Choice):
     nvme_bytes: int = 0
     """Of one node."""
     step_seconds: Range
+    """Nine of ten real runs lie within; so do those of `hours` and `cost_usd`."""
+    run_class: str = ""  # as in `time` of a rehearsal
+    narrower_with: list[str] = Field(default_factory=list)
     step_parts: dict[str, float] = Field(default_factory=dict)
     """Seconds of a step by what they are spent on, as ``time.breakdown`` of a rehearsal."""
     memory_parts: dict[str, int] = Field(default_factory=dict)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from zerokit.config.dtypes import TORCH_NAMES
 from zerokit.errors import ZerokitError
 from zerokit.hardware.costs.card_costs import CardCosts
 from zerokit.hardware.costs.known import Class
+from zerokit.hardware.costs.ranges import step_range
 from zerokit.memory.settings import Settings, settings_of
 from zerokit.memory.training_run import TrainingRun
 from zerokit.step_time.groups import exchanges, places
@@ -25,10 +26,14 @@ class StepTime:
     """The seconds of an optimizer step: all its micro-batches and the update."""
 
     low_seconds: float
+    """Nine of ten real runs take between this and `high_seconds`."""
     seconds: float
     high_seconds: float
     parts: dict[str, float]
     """Seconds of compute, communication, copies, host_optimizer and launch; the sum is `seconds`."""
+    run_class: str = ""
+    """See :class:`zerokit.hardware.costs.ranges.StepRange`; also `narrower_with`."""
+    narrower_with: list[str] = field(default_factory=list)
 
 
 def step_time(
@@ -123,7 +128,7 @@ class _Step:
                 streams.repeat(before, count - 3)
         self.sharding.step(streams)
         end = max(streams.device, streams.host + first_sync) - first_sync
-        return _result(streams, max(end, streams.host), self.costs)
+        return _result(streams, max(end, streams.host), self.costs, layers.batch)
 
     def _forward(self, streams: Streams, works: Mapping[Part, Work], *, again: bool) -> None:
         sharding = self.sharding
@@ -235,7 +240,7 @@ def _module(run: TrainingRun, settings: Settings, layers: Layers, *, in_layer: b
     return Module(trained, divided, tensors)
 
 
-def _result(streams: Streams, seconds: float, costs: CardCosts) -> StepTime:
+def _result(streams: Streams, seconds: float, costs: CardCosts, batch: Batch) -> StepTime:
     busy = streams.busy
     compute = min(sum(busy.get(kind, 0.0) for kind in _OF_KERNELS), seconds)
     parts = {"compute": compute}
@@ -244,12 +249,12 @@ def _result(streams: Streams, seconds: float, costs: CardCosts) -> StepTime:
         parts[name] = min(busy.get(kind, 0.0), left)
         left -= parts[name]
     parts["launch"] = left
-    low, high = _range(parts, busy, costs)
-    return StepTime(low, seconds, high, parts)
+    found = step_range(_range(parts, busy, costs), seconds, parts, costs, tokens=batch.tokens, deepspeed=True)
+    return StepTime(seconds=seconds, parts=parts, **found._asdict())
 
 
 def _range(parts: dict[str, float], busy: dict[Class, float], costs: CardCosts) -> tuple[float, float]:
-    """Bounds: each part as uncertain as its costs; see `rehearsal/report/step_time.py`."""
+    """The range of the costs: each part as uncertain as its costs; see `rehearsal/report/step_time.py`."""
     kernels = sum(busy.get(kind, 0.0) for kind in _OF_KERNELS) or 1.0
     shares = [(costs.spread(kind), parts["compute"] * busy.get(kind, 0.0) / kernels) for kind in _OF_KERNELS]
     shares += [(costs.spread(kind), parts[name]) for name, kind in _OTHERS.items()]

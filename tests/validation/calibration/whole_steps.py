@@ -101,8 +101,8 @@ def predicted(plan: Path, hardware: Path) -> dict[str, Any]:
     last = time["step_seconds"]
     return {
         "seconds": printed_seconds(done.err),
-        "low": time["low_seconds"] / last,
-        "high": time["high_seconds"] / last,
+        "low": time["costs_low_seconds"] / last,
+        "high": time["costs_high_seconds"] / last,
         "shares": {name: round(part / last, 3) for name, part in time["breakdown"].items()},
     }
 

@@ -88,8 +88,9 @@ def rehearsed(run: Run, python: str = sys.executable) -> dict[str, Any]:
     last = time["step_seconds"]
     return {
         "predicted": round(seconds, 4),
-        "low": round(seconds * time["low_seconds"] / last, 4),
-        "high": round(seconds * time["high_seconds"] / last, 4),
+        # Of the costs: `ranges` makes the reported range of it.
+        "low": round(seconds * time["costs_low_seconds"] / last, 4),
+        "high": round(seconds * time["costs_high_seconds"] / last, 4),
         "shares": {name: round(part / last, 3) for name, part in time["breakdown"].items()},
         "kernels": {one["name"]: round(one["seconds"] / last, 3) for one in time["kernels"][:6]},
         "mfu": round(time["mfu"], 3),

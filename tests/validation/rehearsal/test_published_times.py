@@ -175,6 +175,6 @@ def test_the_page_has_a_word_on_each_row_that_is_far_off_and_the_summary_of_toda
     assert named == [row["row"] for row in TRIED if abs(row["error"]) > published_times.FAR]
     for rows in (GATHERED, LATER):
         within = sum(row["low"] <= row["measured"] <= row["high"] for row in rows)
-        assert f"lie within the range that the report tells in {within} of the {len(rows)} rows" in PAGE
+        assert f"lie within the range of the costs in {within} of the {len(rows)} rows" in PAGE
         for line in published_times.summary(rows):
             assert line in PAGE

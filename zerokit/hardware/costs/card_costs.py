@@ -166,10 +166,11 @@ class CardCosts(KernelCosts):
     # What is known of them
 
     def spread(self, kind: Class) -> Spread:
-        """Bounds of costs of a kind; wider if the card's own kernels were not measured."""
+        """Bounds of costs of a kind; wider if the card's own kernels were not measured, or the network is assumed."""
         known = self.figures["spread"][kind]
         what = self.measured.get(kind)
-        if what is None or what == FP32_ALONE:
+        is_guessed = kind == "collective" and self.cluster.num_nodes > 1 and self.is_network_assumed
+        if what is None or what == FP32_ALONE or is_guessed:
             return Spread(*known["borrowed"])
         return Spread(*known[what if what in known else "measured"])
 

@@ -129,7 +129,7 @@ def analyse(recording: Recording, job: RehearsalJob) -> RehearsalReport:
             *recording.warnings,
             *([precision_line(facts)] if in_fp32 and facts.chooses_fp32 else ()),
             *(costs.assumptions if costs is not None else ()),
-            *(doubts(time, facts.batches, costs) if time is not None and costs is not None else ()),
+            *(doubts(time, costs) if time is not None and costs is not None else ()),
             *facts.gaps,
         ],
         made_up=facts.made_up,

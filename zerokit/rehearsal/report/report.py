@@ -346,8 +346,14 @@ class TimeReport(Part):
     rank: int
     step_seconds: float
     low_seconds: float
-    """If all costs are as low as they may be; `high_seconds`: as high. Work that was hidden may then show."""
+    """Nine of ten real runs take between this and `high_seconds`."""
     high_seconds: float
+    run_class: str
+    """By which the range is calibrated, and what would make it narrower:"""
+    narrower_with: list[str]
+    costs_low_seconds: float
+    """If all costs are as low as they may be; `costs_high_seconds`: as high. Work that was hidden may then show."""
+    costs_high_seconds: float
     step: int
     breakdown: TimeBreakdown
     tokens_per_second: float | None

@@ -9,11 +9,12 @@ import numpy as np
 
 from zerokit.hardware.costs.card_costs import CardCosts
 from zerokit.hardware.costs.known import Class
+from zerokit.hardware.costs.ranges import step_range
 from zerokit.hardware.gpus import Gpu
 from zerokit.rehearsal.native.clock import HOST_STREAM, WorkKind
 from zerokit.rehearsal.recording import Array, Recording
 from zerokit.rehearsal.report.last_step import stream_work
-from zerokit.rehearsal.report.report import Batches, DataTime, KernelTime, StepTime, TimeBreakdown, TimeReport
+from zerokit.rehearsal.report.report import DataTime, KernelTime, StepTime, TimeBreakdown, TimeReport
 from zerokit.rehearsal.timing.operators import class_of_kernel
 from zerokit.reporting.phases import RUN_PHASES
 from zerokit.units import quantity
@@ -21,8 +22,6 @@ from zerokit.units import quantity
 MOST_KERNELS = 10
 _MUCH = 0.2
 """Share of a step from which it counts as limited by the CPU."""
-_FEW_TOKENS = 1024
-"""Of a batch: published steps of fewer took 1.8 and 4.1 times as long (records/time-accuracy.md)."""
 _PARTS = {
     WorkKind.KERNEL: "compute",
     WorkKind.OPTIMIZER: "host_optimizer",
@@ -59,13 +58,23 @@ def time_of(recording: Recording, costs: CardCosts, rank: int) -> TimeReport | N
     place = last.step - 1
     begin, end = begins[place], ends[place]
     peak = _peak_flops(costs.gpu)
-    low, high = _range(recording, begin, end, costs)
+    of_costs = _range(recording, begin, end, costs)
+    batch = None if recording.facts.batches is None else recording.facts.batches.first
+    found = step_range(
+        of_costs,
+        last.seconds,
+        last.breakdown.model_dump(),
+        costs,
+        tokens=batch.tokens if batch is not None and batch.unit == "tokens" else None,
+        deepspeed=recording.facts.data_parallel_ranks is not None,
+    )
     tokens = times.tokens_per_step[place] if place < len(times.tokens_per_step) else None
     return TimeReport(
         rank=rank,
         step_seconds=last.seconds,
-        low_seconds=low,
-        high_seconds=high,
+        **found._asdict(),
+        costs_low_seconds=of_costs[0],
+        costs_high_seconds=of_costs[1],
         step=last.step,
         breakdown=last.breakdown,
         tokens_per_second=None if tokens is None or not last.seconds else tokens / last.seconds,
@@ -88,32 +97,21 @@ def _data(reading: DataTime | None, step: StepTime) -> DataTime | None:
     return reading.model_copy(update={"workers_needed": max(1, math.ceil(needed))})
 
 
-def doubts(time: TimeReport, batches: Batches | None, costs: CardCosts) -> list[str]:
+def doubts(time: TimeReport, costs: CardCosts) -> list[str]:
     """Warnings about the accuracy of the times."""
-    found = []
-    if time.breakdown.launch >= _MUCH * time.step_seconds:
-        found.append(
-            f"more than {_MUCH:.0%} of the step is spent launching kernels: launch times differ by a "
-            "factor of two between hosts. Predictions for larger micro-batches are more accurate"
-        )
-    if batches is not None and batches.first.unit == "tokens" and batches.first.tokens < _FEW_TOKENS:
-        found.append(
-            f"batches of {batches.first.tokens:,} tokens are few for a GPU: the real step may take twice "
-            "as long, beyond the reported range. Predictions for larger micro-batches are more accurate"
-        )
     own_work = time.breakdown.host_optimizer + time.breakdown.host_operators
     limited = costs.on_host(1, time.host_threads) / costs.on_host(1)
     if own_work >= _MUCH * time.step_seconds and limited > 1:
-        found.append(
+        return [
             f"CPU work is done by {quantity(time.host_threads or 0, 'thread')} of each rank, and "
             f"takes {limited:.1f} times as long as by all of the machine's cores: torchrun and accelerate "
             "give a rank one where OMP_NUM_THREADS is not set"
-        )
-    return found
+        ]
+    return []
 
 
 def _range(recording: Recording, begin: int, end: int, costs: CardCosts) -> tuple[float, float]:
-    """The shortest and the longest time of a step, in seconds, within the uncertainty of all costs.
+    """The range of the costs: the shortest and the longest step, in seconds, within the uncertainty of all costs.
 
     The step is divided into moments in which the same spans run. Longest: each moment is stretched by the
     most uncertain work in it, and the CPU needs its time for all launches. Shortest: each moment is shortened

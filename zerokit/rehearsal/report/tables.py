@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from zerokit.hardware.costs.ranges import range_line
 from zerokit.hardware.gpus import gpu_of_torch
 from zerokit.rehearsal.report.report import (
     Advice,
@@ -51,7 +52,9 @@ def _summary(report: RehearsalReport) -> Iterator[Part]:
     more = [f"{len(errors) - _MOST_ERRORS} more: --details"] if len(errors) > _MOST_ERRORS else []
     yield from _head(report, [*errors[:_MOST_ERRORS], *more])
     rows = [*_memory_rows(report), *_time_rows(report.time), *_changes_rows(report)]
-    yield table("Memory and time" if report.time else "Memory", (), rows[:_MOST_ROWS])
+    yield table("Memory and time" if report.time else "Memory", (), rows[: _MOST_ROWS - bool(report.time)])
+    if report.time:
+        yield range_line(report.time.run_class, report.time.narrower_with)
     notes = len(_further(report)) + len(report.made_up) + len(report.suppressed)
     counts = [quantity(notes, "note")] if notes else []
     if hidden := len(report.ds_config_findings) - min(len(errors), _MOST_ERRORS):
@@ -435,6 +438,7 @@ def time_parts(time: TimeReport, *, of_several: bool) -> Iterator[Part]:
     if time.mfu is not None and time.hfu is not None:
         facts.append(f"MFU {time.mfu:.1%}, HFU {time.hfu:.1%}")
     yield f"Time: {'; '.join(facts)}"
+    yield f"  {range_line(time.run_class, time.narrower_with)}"
     if time.tokens_per_second is not None:
         yield "  Batches of other lengths have other tokens/s: a run's are those of its data's mix of lengths"
     yield ""
