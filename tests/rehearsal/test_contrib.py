@@ -50,6 +50,55 @@ def packages_found(rank: VirtualRank) -> dict[str, Any]:
     return answers | {"said": rank_context().warnings()}
 
 
+def flash_attention_csrc(rank: VirtualRank) -> dict[str, Any]:
+    """Kernels that flash-attn's csrc has beside attention, each an extension of its own."""
+    import dropout_layer_norm
+    import rotary_emb
+    import torch
+    import xentropy_cuda_lib
+
+    x = torch.empty((1000, 256), dtype=torch.bfloat16, device="cuda")
+    weight = torch.empty(256, device="cuda")
+    nothing = [None] * 6
+    before = requested()
+    plain = dropout_layer_norm.dropout_add_ln_fwd(x, None, weight, *nothing[:5], 0.0, 1e-5, 1.0, 0, None)
+    of_plain, before = requested() - before, requested()
+    summed = dropout_layer_norm.dropout_add_ln_fwd(
+        x, x, weight, *nothing[:5], 0.1, 1e-5, 1.0, 0, None, is_rms_norm=True
+    )
+    of_summed, before = requested() - before, requested()
+    gradients = dropout_layer_norm.dropout_add_ln_bwd(
+        x, x, x, None, summed[2], *summed[3:], weight, *nothing[:4], 0.1, 1.0, 0, True
+    )
+    of_gradients = requested() - before
+    parts = sum(part.nbytes for part in gradients[4:])
+    logits = torch.empty((100, 64), device="cuda")
+    labels = torch.zeros(100, dtype=torch.int64, device="cuda")
+    losses, sums = xentropy_cuda_lib.forward(logits, labels, 0.0)
+    in_place = xentropy_cuda_lib.backward(losses, logits, sums, labels, 0.0, True)
+    elsewhere = xentropy_cuda_lib.backward(losses, logits, sums, labels, 0.0, False, total_classes=64)
+    halves = [torch.empty((2, 10, 4, 32), device="cuda") for _ in range(4)]
+    angles = [torch.empty((10, 1, 32), device="cuda") for _ in range(2)]
+    before = requested()
+    assert rotary_emb.apply_rotary(*halves[:2], *angles, *halves[2:], False) is None
+    refused = []
+    for wrong in (halves[0].bfloat16(), halves[0][:1], halves[0].cpu()):
+        try:
+            rotary_emb.apply_rotary(halves[0], wrong, *angles, *halves[2:], False)
+        except RuntimeError as error:
+            refused.append(str(error))
+    return {
+        "plain": [one is not None for one in plain],
+        "of plain": of_plain,
+        "of summed": of_summed,
+        "of gradients": of_gradients - parts,
+        "rotary": requested() - before,
+        "losses": [list(losses.shape), str(losses.dtype), str(sums.dtype)],
+        "in place": [in_place is logits, elsewhere is logits],
+        "refused": refused,
+    }
+
+
 def _kept_and_at_peak(layer: Any, x: Any, *, lets_go: bool) -> list[Any]:
     """Bytes after a forward, at the peak of the backward, and the output's dtype.
 
@@ -131,6 +180,7 @@ def kernels_on_the_clock(rank: VirtualRank) -> dict[str, list[float]]:
     """Bytes that kernels of stand-ins move, by kernel, as the clock receives them."""
     from types import SimpleNamespace
 
+    import rotary_emb
     import torch
     from apex.normalization import FusedRMSNorm
     from apex.optimizers import FusedAdam
@@ -144,11 +194,30 @@ def kernels_on_the_clock(rank: VirtualRank) -> dict[str, list[float]]:
     weight = torch.nn.Parameter(torch.empty(1000, device="cuda"))
     weight.grad = torch.empty_like(weight)
     FusedAdam([weight]).step()
+    halves = [torch.empty((10, 2, 32), device="cuda") for _ in range(4)]
+    angles = [torch.empty((10, 1, 32), device="cuda") for _ in range(2)]
+    rotary_emb.apply_rotary(*halves[:2], *angles, *halves[2:], False)
     FusedRMSNorm(64).cuda()(torch.empty((10, 64), device="cuda"))
     return moved_by
 
 
 # ---- the tests
+
+
+def test_norms_and_losses_of_flash_attentions_csrc_allocate_what_the_compiled_ones_do() -> None:
+    found = answer(flash_attention_csrc)
+    rows, numbers = 1000, 1000 * 256
+    assert found["plain"] == [True, False, False, True, True]  # no sum, no mask
+    assert found["of plain"] == numbers * 2 + 2 * rows * 4
+    assert found["of summed"] == 2 * numbers * 2 + numbers + 2 * rows * 4
+    assert found["of gradients"] == 2 * numbers * 2 + 2 * 256 * 4
+    assert found["losses"] == [[100], "torch.float32", "torch.float32"]
+    assert found["in place"] == [True, False]
+    assert found["rotary"] == 0
+    differing, shaped, placed = found["refused"]
+    assert "torch.bfloat16" in differing
+    assert "shapes" in shaped
+    assert placed == "x2 must be on CUDA"
 
 
 def test_norms_of_apex_keep_what_apex_keeps() -> None:
@@ -185,4 +254,5 @@ def test_functions_of_modules_without_kernels_are_refused_when_they_are_called()
 def test_their_kernels_take_time_on_the_clock() -> None:
     moved_by = answer(kernels_on_the_clock)
     assert moved_by["multi_tensor_adam"] == [1000 * 4 * (1 + 2 * 3)]  # gradients are read, the others written, too
+    assert moved_by["apply_rotary"] == [4 * 10 * 2 * 32 * 4 + 2 * 10 * 32 * 4]
     assert moved_by["cuApplyLayerNorm"] == [3 * 10 * 64 * 4 + 64 * 4]
