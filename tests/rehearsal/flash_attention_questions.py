@@ -165,6 +165,20 @@ def flash_attn_refusals(rank: VirtualRank) -> dict[str, str]:
     return refusals
 
 
+def flash_attn_4_refusal(rank: VirtualRank) -> str:
+    """On which pass of which function a card without FlashAttention 4 fails."""
+    import torch
+
+    q, k, v = (torch.empty((1, 64, 4, 64), dtype=torch.bfloat16, device="cuda", requires_grad=True) for _ in "qkv")
+    out = None
+    try:
+        out, _ = importlib.import_module("flash_attn.cute").flash_attn_func(q, k, v)
+        torch.autograd.backward(out, torch.empty_like(out))
+    except AssertionError as error:
+        return f"{'forward' if out is None else 'backward'}: {error}"
+    return ""
+
+
 def flash_attn_model(rank: VirtualRank) -> dict[str, Any]:
     return _model(rank, "flash_attention_2")
 

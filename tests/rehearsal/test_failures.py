@@ -113,6 +113,10 @@ def _reads_back(name: str) -> None:
         (lambda: _handled(AssertionError("Torch not compiled with CUDA enabled")), "torch's CPU build"),
         (lambda: _handled(FileNotFoundError(2, "No such file", "rehearsed.safetensors")), "reads no weights"),
         (lambda: _handled(FileNotFoundError(2, "No such file", "nvidia-smi")), "runs nvidia-smi, which"),
+        (
+            lambda: _handled(AssertionError("Unsupported compute capability. Supported: 9.x, 10.x, 11.x, 12.x")),
+            "FlashAttention 4 does not train on this card",
+        ),
         (lambda: _handled(FileNotFoundError(2, "No such file", "train.json")), None),
         (lambda: _Slice((1,), None).get_strides(), "stand-in is not like what it stands for"),
         (lambda: _check_pointers({"x": torch.zeros(1)}), None),

@@ -162,6 +162,7 @@ def test_overlapping_keeps_blocks_of_two_streams(runs: FeatureRuns, stage: int) 
     usual = train(runs, f"--stage {stage}")
     overlapping = train(runs, f"--stage {stage} --zero overlap_comm=true")
     assert overlapping.device.reserved_peak_bytes > usual.device.reserved_peak_bytes
+    assert overlapping.device.reserved_is_lower_bound
     assert overlapping.device.peak_bytes == pytest.approx(usual.device.peak_bytes, rel=NEAR)
 
 

@@ -15,6 +15,7 @@ import torch
 from tests.rehearsal.flash_attention_questions import (
     flash_attn_4_memory,
     flash_attn_4_model,
+    flash_attn_4_refusal,
     flash_attn_found,
     flash_attn_memory,
     flash_attn_model,
@@ -132,6 +133,12 @@ def test_flash_attn_refuses_what_its_kernels_refuse() -> None:
     assert "fp16 and bf16" in refusals["float32"]
     assert "at most 256" in refusals["head 264"]
     assert "CUDA" in refusals["cpu"]
+
+
+def test_flash_attn_4_fails_where_its_kernels_do() -> None:
+    assert answer(flash_attn_4_refusal, "7.5").startswith("forward: Unsupported compute capability")
+    assert answer(flash_attn_4_refusal, "8.0").startswith("backward: Unsupported compute capability")
+    assert not answer(flash_attn_4_refusal, "12.0")
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from zerokit import console
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import some_gpu
 from zerokit.rehearsal.parent.start import config_findings
+from zerokit.rehearsal.recording import RankFacts
 from zerokit.rehearsal.report.analysis import analyse
 from zerokit.rehearsal.report.report import (
     Advice,
@@ -90,6 +92,8 @@ def test_the_figures_are_printed(printed: Any) -> None:
     assert text.count("1.39 to 3.30 GiB") == 2
     assert "allocated to reserved: 864.00 to 950.40 MiB" in text
     assert "CUDA context, an estimate: 481.28 to 942.08 MiB" in text
+    shared = replace(training(), facts=RankFacts(reserved_is_lower_bound=True))
+    assert "allocated to reserved: 864.00 to 950.40 MiB, or more: --time" in printed(analyse(shared, job()))
 
 
 def test_blocks_are_folded_where_they_differ_by_the_layer_alone(printed: Any) -> None:

@@ -127,6 +127,8 @@ class RankFacts(ScriptFacts):
     """Optimizer steps after which the run ends; None: the script ends by itself."""
     expandable_segments: bool = False
     """Whether PYTORCH_CUDA_ALLOC_CONF asks for them."""
+    reserved_is_lower_bound: bool = False
+    """As of :class:`zerokit.rehearsal.report.report.DeviceMemory`."""
     suppressed: list[str] = Field(default_factory=list)
     """Checkpoints, trackers and uploads that were not written."""
     mistakes: list[str] = Field(default_factory=list)

@@ -108,6 +108,27 @@ def test_attention_is_timed_as_it_was_measured(card: str, kernel: Any, worst: fl
     assert count >= 28
 
 
+@pytest.mark.parametrize(
+    ("card", "kernel", "tflops"), [("H200", "flash_attention_3", 447), ("B200", "flash_attention_4", 834)]
+)
+def test_attention_in_a_step_is_timed_as_it_was_measured(card: str, kernel: Any, tflops: int) -> None:
+    """Forward and backward of Llama 8B at 8,192 tokens: ml-engineering, insights/when-to-upgrade-gpus."""
+    shape = (1, 32, 8, 8192, 8192, 128, True)
+    seconds = sum(on(card).attention(kernel, backward, *shape) for backward in (False, True))
+    assert 6 * 32 * 8192**2 * 128 / seconds / 1e12 == pytest.approx(tflops, rel=0.06)
+
+
+def test_flash_attention_4_is_no_slower_than_3_and_as_fast_on_hopper() -> None:
+    shape = (1, 32, 8, 32768, 32768, 128, True)
+    for backward in (False, True):
+        h100, b200 = (
+            [on(card).attention(kernel, backward, *shape) for kernel in ("flash_attention_3", "flash_attention_4")]
+            for card in ("H100", "B200")
+        )
+        assert h100[0] == h100[1]
+        assert b200[1] < b200[0] / 2
+
+
 def test_an_older_kernel_gains_no_more_by_a_newer_card_than_flash_attention_2() -> None:
     cards = ("A100-80GB-PCIe", "A100-80GB-SXM", "H100", "H200", "B200", "RTX 4090")
     shape = (4, 32, 32, 4096, 4096, 128, True)

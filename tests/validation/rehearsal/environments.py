@@ -38,6 +38,9 @@ ENVIRONMENTS: dict[str, tuple[str, ...]] = {
     "openrlhf": ("openrlhf==0.11.2", "torch==2.9.1", "!flash-attn"),
     "axolotl": ("axolotl[deepspeed]==0.19.0", "torch==2.13.0"),
     "ms-swift": ("ms-swift==4.6.0", "torch==2.13.0", "deepspeed==0.18.6", "peft"),
+    "torch-2.14": (
+        *("torch==2.14.1", "deepspeed==0.19.8", "transformers==5.24.0", "accelerate==1.15.0", "peft==0.21.2"),
+    ),
     "newest": ("torch", "deepspeed", "transformers", "accelerate", "peft"),
 }
 """What is installed by name; the newest of all is whatever the registry has that day. What follows ``!`` is

@@ -146,6 +146,10 @@ int64_t zk_stat(int model, int which) {
   CachingAllocator& allocator = model == 0 ? ordinary_model() : model == 1 ? expandable_model() : answering_model();
   return stat_of(allocator.stats(), which);
 }
+int64_t zk_awaited_blocks() {
+  std::lock_guard<std::mutex> guard(models_mutex());
+  return answering_model().awaited_blocks();
+}
 
 // ---- the recording
 int64_t zk_event_count() { return event_count(); }

@@ -302,6 +302,11 @@ class Backend:
         which = STATS.index(stat) * len(POOLS) * len(FIELDS) + FIELDS.index(field)
         return int(self._library.zk_stat(model, which))
 
+    @property
+    def awaited_blocks(self) -> int:
+        """Blocks that were released while another stream used them (`record_stream`)."""
+        return int(self._library.zk_awaited_blocks())
+
     def spans(self, dtype: numpy.dtype[Any]) -> numpy.ndarray[Any, Any]:
         """What was done, and when, as an array of `dtype` (recording.SPAN), in the order of its ends."""
         if self.clock is None:

@@ -84,6 +84,7 @@ void CachingAllocator::release(Allocation* allocation) {
     return_to_pool(allocation);
     return;
   }
+  ++awaited_blocks_;
   const bool only_when_synchronized = options_.event_lag < 0;
   const int64_t due =
       only_when_synchronized ? std::numeric_limits<int64_t>::max() : allocations_ + 1 + options_.event_lag;

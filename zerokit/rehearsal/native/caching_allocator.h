@@ -106,6 +106,8 @@ class CachingAllocator {
   void release_pool(int64_t id);
 
   const AllocatorStats& stats() const { return stats_; }
+  // Blocks that were released while another stream used them (record_stream).
+  int64_t awaited_blocks() const { return awaited_blocks_; }
 
  private:
   friend class AllocatorInspector;  // of the tests
@@ -227,6 +229,7 @@ class CachingAllocator {
   // Segments never share an address, not even over time; addresses only break ties between free blocks of equal size.
   uint64_t next_address_ = uint64_t{0x7f} << 40;
   int64_t allocations_ = 0;                      // calls so far
+  int64_t awaited_blocks_ = 0;
 };
 
 }  // namespace zerokit

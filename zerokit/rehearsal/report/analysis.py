@@ -166,6 +166,7 @@ def _device(recording: Recording) -> DeviceMemory:
         ],
         allocator=allocator,
         segments=segments,
+        reserved_is_lower_bound=recording.facts.reserved_is_lower_bound,
         curve=memory_curve(recording),
     )
 

@@ -106,6 +106,9 @@ class DeviceMemory(RoleDevice):
     allocator: dict[Literal["ordinary", "expandable"], AllocatorMemory]
     segments: Literal["ordinary", "expandable"]
     """Which of the two PYTORCH_CUDA_ALLOC_CONF asks for."""
+    reserved_is_lower_bound: bool = False
+    """Whether blocks were released that other streams still used, in a rehearsal without ``--time``. There they are
+    free at the second allocation after, on a GPU once it has come past (`process_events` of CUDACachingAllocator)."""
     curve: MemoryCurve | None = None
     """None without an optimizer step."""
 

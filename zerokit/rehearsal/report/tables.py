@@ -128,7 +128,7 @@ def detailed_parts(report: RehearsalReport) -> Iterator[Part]:
         yield from time_parts(report.time, of_several=len(report.ranks_rehearsed) > 1)
     yield _memory(report)
     yield from _ranks(report)
-    yield from _needed(report.fit)
+    yield from _needed(report.fit, report.device)
     if report.batches is not None:
         yield from _batches(report.batches)
     if report.evaluation is not None:
@@ -269,11 +269,12 @@ def _spans(ranks: list[int]) -> str:
     return ", ".join(shown) + (" ..." if len(spans) > _MOST_LINES else "")
 
 
-def _needed(fit: Fit) -> Iterator[Part]:
+def _needed(fit: Fit, device: DeviceMemory) -> Iterator[Part]:
     allocated = fit.low_bytes - sum(line.low_bytes for line in fit.overheads)
     reserved = fit.high_bytes - sum(line.high_bytes for line in fit.overheads)
     yield f"Needed of a GPU: {format_span(fit.low_bytes, fit.high_bytes)}"
-    yield f"  allocated to reserved: {format_span(allocated, reserved)}"
+    more = ", or more: --time shows when blocks that streams share are free" if device.reserved_is_lower_bound else ""
+    yield f"  allocated to reserved: {format_span(allocated, reserved)}{more}"
     for line in fit.overheads:
         yield f"  {line.name}, an estimate: {format_span(line.low_bytes, line.high_bytes)}; {line.source}"
 

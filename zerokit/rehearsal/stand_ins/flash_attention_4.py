@@ -21,6 +21,8 @@ def _attend(given: Given) -> tuple[Tensor, Tensor]:
     for name in ("qv", "gather_kv_indices", "page_table", "block_sparse_tensors"):
         if given.get(name) is not None:
             raise RehearsalGap(f"'{name}' of flash-attn-4")
+    if not 8 <= torch.cuda.get_device_capability()[0] <= 12:  # its backward starts at 9.x
+        raise AssertionError("Unsupported compute capability. Supported: 8.x, 9.x, 10.x, 11.x, 12.x")
     q, k, v = (given[name] for name in ("q", "k", "v"))
     known = {"max_seqlen_q": q.size(0), "max_seqlen_k": k.size(0)}
     known |= {name: value for name, value in given.items() if value is not None}

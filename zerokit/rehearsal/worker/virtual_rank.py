@@ -166,6 +166,7 @@ class VirtualRank:
                 stopped_after_steps=steps.completed if steps.stopped else None,
                 idle_micro_steps=_idle_micro_steps(self),
                 expandable_segments=AllocatorSettings.of_environment().expandable_segments,
+                reserved_is_lower_bound=self.time is None and backend.awaited_blocks > 0,
                 suppressed=self.suppressed.lines(),
                 mistakes=self.accumulation.mistakes,
                 fp32_share=backend.fp32_share_of("backward"),
