@@ -36,7 +36,8 @@ CARDS = {
 ASSUMED_CARDS = {
     "V100-16": "the SXM2 card",
     "V100-32": "the SXM2 card",
-    "H100-96 500W": "an H100-SXM of 700 W with slower memory"}
+    "H100-96 500W": "an H100-SXM of 700 W with slower memory",
+}
 
 _SWIFT = "ms-swift Quick-start.md"
 _INTERNEVO = "InternLM/InternEvo train_performance.md"
