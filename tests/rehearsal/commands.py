@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,13 @@ class Rehearsed:
         return report
 
 
-def rehearse(*words: object, cwd: Path, forked: bool = False, python: str = sys.executable) -> Rehearsed:
+def rehearse(
+    *words: object,
+    cwd: Path,
+    forked: bool = False,
+    python: str = sys.executable,
+    variables: Mapping[str, str] | None = None,
+) -> Rehearsed:
     """Run ``zerokit rehearse WORDS`` in `cwd`, with neither a Hub nor a warm cache of data sets.
 
     Args:
@@ -44,12 +51,14 @@ def rehearse(*words: object, cwd: Path, forked: bool = False, python: str = sys.
         cwd: the folder to run in.
         forked: whether the command and its workers are forked: see :mod:`tests.rehearsal.forked_worker`.
         python: the interpreter of the environment to rehearse in.
+        variables: further environment variables.
     """
     environment = {
         **{name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"},
         "HF_HUB_OFFLINE": "1",
         "HF_DATASETS_CACHE": str(cwd / "datasets-cache"),
         "PYTHONPATH": os.pathsep.join((str(REPOSITORY), os.environ.get("PYTHONPATH", ""))),
+        **(variables or {}),
     }
     command = ["rehearse", *map(str, words)]
     if forked:

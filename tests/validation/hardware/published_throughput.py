@@ -28,11 +28,16 @@ CARDS = {
     "A100-80": "A100-80GB-SXM",
     "A800-80": "A800-80GB-SXM",
     "h100_80gb": "H100-SXM",
+    "V100-16": "V100-16GB",
     "V100-32": "V100-32GB",
 }
 """Names of the rows by those of the catalogue, where they differ."""
 
-ASSUMED_CARDS = {"V100-32": "the SXM2 card", "H100-96 500W": "an H100-SXM of 700 W with slower memory"}
+ASSUMED_CARDS = {
+    "V100-16": "the SXM2 card",
+    "V100-32": "the SXM2 card",
+    "H100-96 500W": "an H100-SXM of 700 W with slower memory",
+}
 
 _SWIFT = "ms-swift Quick-start.md"
 _INTERNEVO = "InternLM/InternEvo train_performance.md"

@@ -44,6 +44,8 @@ class Plan:
     """0: all weights are trained."""
     compiled: bool = False
     """torch.compile of each layer."""
+    task: Literal["causal", "classes", "value"] = "causal"
+    """What is trained: a causal language model, a classifier of sequences, a reward model."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,10 @@ class Run:
     """The figure is the mean of so many first steps of a run; 0: of one that has settled."""
     environment: str = ""
     """Whose libraries ran another program than today's; empty: none is known to have."""
+    launcher: Literal["deepspeed", "torchrun"] | None = None
+    """None: deepspeed for its engine, torchrun for the others."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables of the ranks that the source sets."""
 
 
 # ---- runs
@@ -76,7 +82,8 @@ def run_of(row: Row) -> Run | None:
     return None
 
 
-def _machines(row: Row, **more: Any) -> Machines:
+def machines_of(row: Row, **more: Any) -> Machines:
+    """The row's card and number of them; `more`: fields of `Machines`."""
     name = str(row["gpu"])
     return Machines(CARDS.get(name, name.partition(" ")[0].replace("-96", "")), row["n_gpus"], **more)
 
@@ -88,7 +95,7 @@ def _accumulation(row: Row) -> int:
     return int(row.get("ga") or (told[1] if told else 1))
 
 
-def _zero(stage: int, width: int) -> dict[str, Any]:
+def zero_of(stage: int, width: int) -> dict[str, Any]:
     """transformers' way of filling "auto" in stage 3."""
     sizes = {
         "reduce_bucket_size": width**2,
@@ -113,10 +120,10 @@ def _run(
     alone = [2, *[1] * 4] if engine == "deepspeed" else [1] * 2
     steps = [*alone, 2] if accumulation > _LONGEST_PLAYED else [accumulation] * (first or 3)
     made = Plan(model, engine, row["seq_len"], row["micro_batch"], steps, **plan)
-    return Run(made, machines or _machines(row), accumulation, tuple(assumed), first)
+    return Run(made, machines or machines_of(row), accumulation, tuple(assumed), first)
 
 
-def _by_deepspeed(
+def by_deepspeed(
     row: Row,
     model: dict[str, Any],
     stage: int,
@@ -127,13 +134,19 @@ def _by_deepspeed(
     zero: Mapping[str, Any] | None = None,
     **plan: Any,
 ) -> Run:
-    """`zero`: the config's section as the source has it; None: as transformers fills it."""
+    """A run of DeepSpeed's engine.
+
+    Args:
+        precision: the section of the config that is enabled, or fp32 for none.
+        zero: the config's section as the source has it; None: as transformers fills it.
+        plan: fields of `Plan`, and `machines`.
+    """
     config = {
         "train_micro_batch_size_per_gpu": row["micro_batch"],
         "gradient_clipping": clipping,
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-5}},
-        precision: {"enabled": True},
-        "zero_optimization": dict(zero or _zero(stage, model.get("hidden_size") or model["n_embd"])),
+        **({} if precision == "fp32" else {precision: {"enabled": True}}),
+        "zero_optimization": dict(zero or zero_of(stage, model.get("hidden_size") or model["n_embd"])),
     }
     return _run(row, model, "deepspeed", assumed, ds_config=config, **plan)
 
@@ -147,16 +160,16 @@ def _qwen(row: Row, model: dict[str, Any]) -> Run:
     if lora and row["n_gpus"] == 1:
         return _run(row, model, "torch", [*assumed, "weights in bf16"], **plan)
     # All parameters: finetune_ds.sh, the README's only script for them, which has ZeRO-3 on one GPU, too.
-    return _by_deepspeed(row, model, 3, assumed, **plan)
+    return by_deepspeed(row, model, 3, assumed, **plan)
 
 
 def _swift(row: Row, model: dict[str, Any]) -> Run:
     stage = int(row["zero_stage"])
     assumed = [f"ms-swift's defaults of May 2025: checkpointing, its zero{stage}.json", "FlashAttention 2"]
-    zero = _zero(stage, model["hidden_size"]) | {"overlap_comm": False}
+    zero = zero_of(stage, model["hidden_size"]) | {"overlap_comm": False}
     if stage == 2:
         zero |= dict.fromkeys(("allgather_bucket_size", "reduce_bucket_size"), int(2e8))
-    run = _by_deepspeed(row, model, stage, assumed, zero=zero, attention="flash", checkpointing="whole")
+    run = by_deepspeed(row, model, stage, assumed, zero=zero, attention="flash", checkpointing="whole")
     # transformers 5 has one product for all experts; ms-swift of then asked for less than 4.53, which loops
     # over all of them, and told DeepSpeed of no leaf modules before October.
     return replace(run, environment="transformers 4.52") if "num_experts" in model else run
@@ -170,9 +183,9 @@ def _internevo(row: Row, model: dict[str, Any]) -> Run:
     ]
     if "8" in str(row["zero_stage"]) and row["n_gpus"] > 8:
         assumed.append("optimizer states cut among all ranks: DeepSpeed's stage 1 cannot among those of a node")
-    return _by_deepspeed(
+    return by_deepspeed(
         *(row, model, 1, assumed),
-        machines=_machines(row, network_gbit_s=400),
+        machines=machines_of(row, network_gbit_s=400),
         attention="flash",
         checkpointing="whole" if row.get("ckpt") else "none",
     )
@@ -197,7 +210,7 @@ def _foundry(row: Row, model: dict[str, Any]) -> Run:
     return _run(
         *(row, model, "fsdp"),
         ["FSDP 2 in place of FSDP 1", "GPT-2's code in MPT's sizes", kernel, "torch's AdamW in place of Composer's"],
-        _machines(row, network_gbit_s=network),
+        machines_of(row, network_gbit_s=network),
         attention="flash" if has_flash else "efficient",
         checkpointing=again if row.get("ckpt") else "none",
         stage=int(str(row["zero_stage"])[0]),
@@ -211,7 +224,7 @@ def _titan(row: Row, model: dict[str, Any]) -> Run:
     return _run(
         *(row, model, "fsdp"),
         ["transformers' Llama in place of torchtitan's", "FlashAttention 2"],
-        _machines(row, bandwidth_gb_s=bandwidth),
+        machines_of(row, bandwidth_gb_s=bandwidth),
         attention="flash",
         checkpointing="full" if row.get("ckpt") == "full" else "products",
         compiled="compile" in str(row.get("note")),
@@ -222,7 +235,7 @@ def _fms(row: Row, model: dict[str, Any]) -> Run:
     return _run(
         *(row, model, "fsdp"),
         ["FSDP 2 in place of FSDP 1", "transformers' Llama in place of FMS's"],
-        _machines(row, network_gbit_s=row["network_gbit_s"]),
+        machines_of(row, network_gbit_s=row["network_gbit_s"]),
         attention="flash",  # its README: "SDPA Flash v2"
         checkpointing="full",
         reduced_in="bfloat16",  # policies/mixed_precision.py: bfSixteen
@@ -240,10 +253,10 @@ def _bigscience(row: Row, model: dict[str, Any]) -> Run:
     if "Megatron" in str(row["source"]):
         assumed.append("transformers' code in place of Megatron's")
         checkpointing = "host"  # meg_ds_zero_gpt2_perf_n16.slurm: PA_CPU, SYNCHRONIZE
-    return _by_deepspeed(
+    return by_deepspeed(
         *(row, model, 3, assumed),
         # Its experiments/bandwidth of these 16 nodes in the same month; a ring is taken to get 0.93 of it.
-        machines=_machines(row, gpus_per_node=4, network_gbit_s=round(54 / 0.93)),
+        machines=machines_of(row, gpus_per_node=4, network_gbit_s=round(54 / 0.93)),
         attention="eager",
         checkpointing=checkpointing,
         precision="fp16",
@@ -253,7 +266,7 @@ def _bigscience(row: Row, model: dict[str, Any]) -> Run:
 
 
 def _examples(row: Row, model: dict[str, Any]) -> Run:
-    return _by_deepspeed(
+    return by_deepspeed(
         *(row, model, 3, ["GPT-2's code in place of the example's own, its baseline.json"]),
         zero={
             "stage": 3,
@@ -269,26 +282,26 @@ def _examples(row: Row, model: dict[str, Any]) -> Run:
 
 
 def _autotuned(row: Row, model: dict[str, Any]) -> Run:
-    return _by_deepspeed(
+    return by_deepspeed(
         *(row, model, 1, ["a node of 16 cards", "attention written out", "FusedAdam", "no checkpointing"]),
         zero={"stage": 1},  # dsconfigs/ds_config_fp16_z1.json
         clipping=0.0,
         precision="fp16",
-        machines=_machines(row, gpus_per_node=16),
+        machines=machines_of(row, gpus_per_node=16),
         attention="eager",
     )
 
 
 def _gist(row: Row, model: dict[str, Any]) -> Run:
     stage = int(row["zero_stage"])
-    zero = _zero(stage, model["hidden_size"])
+    zero = zero_of(stage, model["hidden_size"])
     for what in ("optimizer", "param"):
         if row.get(f"offload_{what}"):
             zero[f"offload_{what}"] = {"device": "cpu", "pin_memory": True}
     assumed = ["FlashAttention 2", "overlap_comm", "sequences per second of all GPUs"]
     if row.get("offload_optimizer"):
         assumed.append("ranks that deepspeed starts, each with threads for all cores")
-    return _by_deepspeed(
+    return by_deepspeed(
         *(row, model, stage, assumed),
         zero=zero,
         attention="flash",
@@ -298,17 +311,17 @@ def _gist(row: Row, model: dict[str, Any]) -> Run:
 
 def _xtuner(row: Row, model: dict[str, Any]) -> Run:
     assumed = ["stage 3", "FlashAttention 2", "checkpointing", "a network of 400 Gbit/s"]
-    return _by_deepspeed(
+    return by_deepspeed(
         *(row, model, 3, assumed),
         zero={"stage": 3, "overlap_comm": True},  # xtuner/configs/deepspeed/deepspeed_zero3.json
-        machines=_machines(row, network_gbit_s=400),
+        machines=machines_of(row, network_gbit_s=400),
         attention="flash",
         checkpointing="whole",
     )
 
 
 def _zenflow(row: Row, model: dict[str, Any]) -> Run:
-    return _by_deepspeed(
+    return by_deepspeed(
         *(row, model, 2, ["FlashAttention 2", "no checkpointing"]),
         zero={"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": True}},
         attention="flash",
@@ -319,11 +332,11 @@ def _flagperf(row: Row, model: dict[str, Any]) -> Run:
     """The configs are FlagPerf's, training/benchmarks/MODEL/deepspeed/ds_config.json."""
     precision = row.get("precision") or "bf16"
     if row["zero_stage"] == 1:
-        return _by_deepspeed(
+        return by_deepspeed(
             *(row, model, 1, ["Llama's code in Baichuan's sizes", "attention written out, as its page says"]),
             zero={"stage": 1, "overlap_comm": True},
             precision=precision,
-            machines=_machines(row, network_gbit_s=row["network_gbit_s"]),
+            machines=machines_of(row, network_gbit_s=row["network_gbit_s"]),
             attention="eager",
             checkpointing="whole",
         )
@@ -338,12 +351,12 @@ def _flagperf(row: Row, model: dict[str, Any]) -> Run:
     assumed = ["FlashAttention 2"]
     if row["model"] == "ChatGLM3-6B":
         assumed.append("Llama's code in ChatGLM3's sizes")
-    return _by_deepspeed(row, model, 3, assumed, zero=zero, precision=precision, attention="flash")
+    return by_deepspeed(row, model, 3, assumed, zero=zero, precision=precision, attention="flash")
 
 
 def _colossal(row: Row, model: dict[str, Any]) -> Run:
     assumed = ["FlashAttention 2", "no checkpointing", "ZeRO-3 as transformers fills it"]
-    return _by_deepspeed(row, model, 3, assumed, attention="flash")
+    return by_deepspeed(row, model, 3, assumed, attention="flash")
 
 
 _BY_SOURCE = {

@@ -4,7 +4,8 @@
 `tests.validation.hardware.published_throughput` does, rehearses each one that says enough with ``--time``,
 and prints what was predicted and measured, then medians and 90th percentiles of the error by source.
 ``--rows 55 219 14-33`` takes some rows, by their places in FILE or the numbers that they have there. Without
-FILE it reads later_rows.json, rows that were looked for and written down after the costs stood. With
+FILE it reads later_rows.json, rows that were looked for and written down after the costs stood, and
+newest_rows.json, more of them. With
 ``--write`` each goes to results/published_times.json as soon as it is done; those that are there already are
 left out unless ``--again``. ``--python NAME=INTERPRETER`` is an environment with a row's own libraries,
 where today's run another program; without it such rows are left out. ``--show`` prints what is written, and
@@ -29,15 +30,20 @@ from tests.rehearsal.commands import rehearse
 from tests.tiny import REPOSITORY
 from tests.validation.hardware.published_throughput import Judged, judged
 from tests.validation.percentiles import nearest_rank
+from tests.validation.rehearsal.newest_runs import run_of
 from tests.validation.rehearsal.published_machines import card_of
-from tests.validation.rehearsal.published_runs import Run, run_of
+from tests.validation.rehearsal.published_runs import Run
 
 WRITTEN = REPOSITORY / "tests" / "validation" / "results" / "published_times.json"
 LATER = Path(__file__).with_name("later_rows.json")
+NEWEST = Path(__file__).with_name("newest_rows.json")
 FIRST_LATER = 300
-"""The number of its first row."""
+FIRST_NEWEST = 400
+"""The numbers of their first rows."""
 FAR = 0.25
 """An error beyond which records/time-accuracy.md has something to say of a row."""
+SHORT = 2048
+"""Tokens of a GPU's micro-batch; with fewer a step's time is much of the host's."""
 
 
 def step_seconds(times: Sequence[float], accumulated: Sequence[int], accumulation: int) -> float:
@@ -73,10 +79,11 @@ def rehearsed(run: Run, python: str = sys.executable) -> dict[str, Any]:
             *("--num-gpus", machines.gpus, "--gpus-per-node", machines.gpus_per_node, *card),
             *("--time", "--steps", len(plan.accumulated), "--rank", 0, "--no-advise", "--format", "json"),
             *("--gpu-memory", "4TiB", "--host-memory", "16TiB"),
-            *("--launcher", "deepspeed" if plan.engine == "deepspeed" else "torchrun"),
+            *("--launcher", run.launcher or ("deepspeed" if plan.engine == "deepspeed" else "torchrun")),
             *(Path(__file__).with_name("scripts") / "published_model.py", "plan.json"),
             cwd=folder,
             python=python,
+            variables=run.variables,
         )
     if done.code not in (0, 1):
         raise RuntimeError(done.err[-2000:])
@@ -129,6 +136,29 @@ def summary(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         yield _cells(source, *cells, f"{sum(error > FAR for error in errors)}")
 
 
+def kind_of(row: Mapping[str, Any]) -> str:
+    """Of a row that was tried: what its step's time hangs on most, as far as the source tells."""
+    told = row["published"]
+    if told.get("offload_optimizer") or told.get("offload_param"):
+        return "offload"
+    return "short batch" if told["micro_batch"] * told["seq_len"] < SHORT else "other"
+
+
+def summary_by_kind(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """A line of a table for each kind, and one for all: rows, their errors' size and middle, those in range."""
+    by_kind: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in rows:
+        if "error" in row:
+            by_kind[kind_of(row)].append(row)
+    every = [row for some in by_kind.values() for row in some]
+    for kind, some in [*sorted(by_kind.items()), *([("all", every)] if every else [])]:
+        errors = [row["error"] for row in some]
+        sizes = sorted(map(abs, errors))
+        cells = [_percent(statistics.median(sizes)), _percent(nearest_rank(sizes, 0.9))]
+        within = sum(row["low"] <= row["measured"] <= row["high"] for row in some)
+        yield _cells(kind, len(some), *cells, _signed(statistics.median(errors)), within)
+
+
 def line_of(row: Mapping[str, Any]) -> str:
     """A row of a table: its place, the run, and what it lacks or what came out."""
     told = row["published"]
@@ -139,11 +169,15 @@ def line_of(row: Mapping[str, Any]) -> str:
     shares = [(share, name) for name, share in row["shares"].items() if share >= 0.05]
     parts = ", ".join(f"{name.replace('_', ' ')} {_percent(share)}" for share, name in sorted(shares)[::-1])
     seconds = [f"{row[key]:.3g}" for key in ("measured", "predicted")]
-    return _cells(row["row"], *run, batch, *seconds, f"{row['error']:+.0%}"[:-1] + " %", parts)
+    return _cells(row["row"], *run, batch, *seconds, _signed(row["error"]), parts)
 
 
 def _cells(*words: object) -> str:
     return f"| {' | '.join(map(str, words))} |"
+
+
+def _signed(share: float) -> str:
+    return f"{share:+.0%}"[:-1] + " %"
 
 
 def _percent(share: float) -> str:
@@ -161,7 +195,7 @@ def _places(words: Sequence[str]) -> list[int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("file", type=Path, nargs="?", default=LATER)
+    parser.add_argument("file", type=Path, nargs="?")
     parser.add_argument("--rows", nargs="*", default=[])
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--again", action="store_true")
@@ -172,7 +206,8 @@ def main() -> None:
     known = json.loads(WRITTEN.read_text(encoding="utf-8")) if WRITTEN.is_file() else []
     rows: dict[int, dict[str, Any]] = {row["row"]: row for row in known}
     if not options.show:
-        given = json.loads(options.file.read_text(encoding="utf-8"))
+        files = [options.file] if options.file else [LATER, NEWEST]
+        given = [row for file in files for row in json.loads(file.read_text(encoding="utf-8"))]
         published = {row.get("row", at): judged(row) for at, row in enumerate(given)}
         for place in _places(options.rows) or published:
             if "error" in rows.get(place, {}) and not options.again:
@@ -196,6 +231,7 @@ def main() -> None:
         for row in rows.values():
             print(line_of(row))
     print("\n".join(summary(rows.values())))
+    print("\n".join(summary_by_kind(row for at, row in rows.items() if at >= FIRST_NEWEST)))
 
 
 if __name__ == "__main__":

@@ -10,14 +10,16 @@ import pytest
 
 from tests.tiny import REPOSITORY
 from tests.validation.hardware.published_throughput import Row, judged
-from tests.validation.rehearsal import published_machines, published_runs, published_times
+from tests.validation.rehearsal import newest_runs, published_machines, published_runs, published_times
 from zerokit.hardware.gpus import find_gpu
 
 ROWS: list[dict[str, Any]] = json.loads(published_times.WRITTEN.read_text(encoding="utf-8"))
 TRIED = [row for row in ROWS if "error" in row]
 GATHERED = [row for row in TRIED if row["row"] < published_times.FIRST_LATER]
-LATER = [row for row in TRIED if row["row"] >= published_times.FIRST_LATER]
+LATER = [row for row in TRIED if published_times.FIRST_LATER <= row["row"] < published_times.FIRST_NEWEST]
+NEWEST = [row for row in TRIED if row["row"] >= published_times.FIRST_NEWEST]
 LATER_ROWS: list[Row] = json.loads(published_times.LATER.read_text(encoding="utf-8"))
+NEWEST_ROWS: list[Row] = json.loads(published_times.NEWEST.read_text(encoding="utf-8"))
 PAGE = (REPOSITORY / "tests" / "validation" / "records" / "time-accuracy.md").read_text(encoding="utf-8")
 ROWS_PAGE = (REPOSITORY / "tests" / "validation" / "records" / "published-times.md").read_text(encoding="utf-8")
 FOUNDRY: Row = {
@@ -142,6 +144,44 @@ def test_later_rows_say_enough_and_are_of_other_sources() -> None:
     assert [row["row"] for row in LATER] == numbers
 
 
+def test_newest_rows_say_enough_and_are_of_other_sources() -> None:
+    numbers = [row["row"] for row in NEWEST_ROWS]
+    assert numbers == list(range(published_times.FIRST_NEWEST, published_times.FIRST_NEWEST + len(numbers)))
+    earlier = {row["published"]["source"] for row in (*GATHERED, *LATER)}
+    assert not {row["source"] for row in NEWEST_ROWS} & earlier
+    for row in NEWEST_ROWS:
+        assert judged(row).lacks == ()
+        assert row["url"].startswith("https://")
+        assert newest_runs.run_of(row) is not None
+    waiting = sorted(set(numbers) - {row["row"] for row in NEWEST})
+    assert all(re.search(rf"Rows? [^.]*\b{number}\b[^.]* not rehearsed yet", PAGE) for number in waiting)
+
+
+def test_half_of_the_newest_rows_offload_or_have_short_batches() -> None:
+    kinds = [published_times.kind_of({"published": row}) for row in NEWEST_ROWS]
+    assert kinds.count("other") * 2 < len(kinds)
+
+
+@pytest.mark.parametrize("row", NEWEST_ROWS, ids=lambda row: str(row["row"]))
+def test_a_newest_row_offloads_and_computes_again_what_its_source_says(row: Row) -> None:
+    run = newest_runs.run_of(row)
+    assert run is not None
+    zero = run.plan.ds_config["zero_optimization"]
+    assert zero["stage"] == row["zero_stage"]
+    assert {f"offload_{what}" in zero for what in ("optimizer", "param") if row.get(f"offload_{what}")} <= {True}
+    assert (run.plan.checkpointing != "none") == bool(row["ckpt"])
+    assert run.accumulation == row["ga"]
+
+
+def test_variables_and_threads_of_a_source_s_script_are_given() -> None:
+    by_number = {row["row"]: row for row in NEWEST_ROWS}
+    blocking, threads = (newest_runs.run_of(by_number[number]) for number in (405, 422))
+    assert blocking is not None
+    assert threads is not None
+    assert blocking.variables == {"CUDA_LAUNCH_BLOCKING": "1"}
+    assert (threads.launcher, threads.variables) == ("torchrun", {"OMP_NUM_THREADS": "8"})
+
+
 def test_what_a_gist_offloads_is_offloaded() -> None:
     row = next(row for row in LATER_ROWS if row.get("offload_param"))
     run = published_runs.run_of(row)
@@ -154,6 +194,21 @@ def test_micro_batches_that_were_not_played_take_as_long_as_the_second() -> None
     assert published_times.step_seconds([9, 3, 5], [1, 1, 2], 16) == 5 + 14 * 2
     assert published_times.step_seconds([9, 3, 5], [1, 1, 2], 2) == 5
     assert published_times.step_seconds([9, 3, 5], [8, 8, 8], 8) == 5
+
+
+def test_a_summary_by_kind_has_errors_and_those_in_range() -> None:
+    told: dict[str, Any] = {"micro_batch": 1, "seq_len": 512}
+    rows = [
+        {"published": told, "error": -0.5, "low": 1, "high": 2, "measured": 3},
+        {"published": told, "error": 0.1, "low": 1, "high": 2, "measured": 1.5},
+        {"published": told | {"offload_param": True}, "error": 0.2, "low": 1, "high": 2, "measured": 1},
+        {"published": told | {"seq_len": 2048}, "lacks": ["x"]},
+    ]
+    assert list(published_times.summary_by_kind(rows)) == [
+        "| offload | 1 | 20 % | 20 % | +20 % | 1 |",
+        "| short batch | 2 | 30 % | 50 % | -20 % | 1 |",
+        "| all | 3 | 20 % | 50 % | +10 % | 2 |",
+    ]
 
 
 def test_the_summary_has_the_size_of_errors_by_source() -> None:
@@ -173,8 +228,10 @@ def test_the_page_has_a_word_on_each_row_that_is_far_off_and_the_summary_of_toda
     headings = re.findall(r"^\*\*([^(*]+)\(", PAGE.partition("## Rows that are far off")[2], re.MULTILINE)
     named = sorted(int(row) for heading in headings for row in re.findall(r"\d+", heading))
     assert named == [row["row"] for row in TRIED if abs(row["error"]) > published_times.FAR]
-    for rows in (GATHERED, LATER):
+    for rows in (GATHERED, LATER, NEWEST):
         within = sum(row["low"] <= row["measured"] <= row["high"] for row in rows)
         assert f"lie within the range of the costs in {within} of the {len(rows)} rows" in PAGE
         for line in published_times.summary(rows):
             assert line in PAGE
+    for line in published_times.summary_by_kind(NEWEST):
+        assert line in PAGE

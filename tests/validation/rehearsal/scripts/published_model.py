@@ -24,23 +24,38 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts, set_checkpoint_early_stop
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification
 
 Plan = dict[str, Any]
 Step = Callable[[Sequence[torch.Tensor]], None]
 """One optimizer step: a micro-batch for each input."""
 
+_CLASSES = {"causal": AutoModelForCausalLM, "classes": AutoModelForSequenceClassification, "value": AutoModel}
+"""What makes the model, by the plan's task."""
 _KERNELS = {"flash": SDPBackend.FLASH_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION}
 
 
-def causal_lm(plan: Plan, dtype: torch.dtype) -> nn.Module:
+class Valued(nn.Module):
+    """A reward model: a number for each token, of which the loss is the mean."""
+
+    def __init__(self, body: Any, width: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.body = body
+        self.head = nn.Linear(width, 1, bias=False, dtype=dtype)
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        values: torch.Tensor = self.head(self.body(input_ids=input_ids).last_hidden_state)
+        return values.float().mean()
+
+
+def model_of(plan: Plan, dtype: torch.dtype) -> nn.Module:
     """The model, on the GPU, with its adapters and what is computed again in backward."""
     kinds = dict(plan["model"])
     config = AutoConfig.for_model(kinds.pop("model_type"), **kinds)
     attention = "eager" if plan["attention"] == "eager" else "sdpa"
     in_dtype = {"dtype" if Version(transformers.__version__) >= Version("4.56") else "torch_dtype": dtype}
     with torch.device("cuda"):
-        model = AutoModelForCausalLM.from_config(config, **in_dtype, attn_implementation=attention)
+        model = _CLASSES[plan["task"]].from_config(config, **in_dtype, attn_implementation=attention)
     model.config.use_cache = False
     model.train()
     if plan["checkpointing"] in ("full", "whole") and plan["engine"] != "fsdp":
@@ -50,6 +65,9 @@ def causal_lm(plan: Plan, dtype: torch.dtype) -> nn.Module:
         in_host_memory(model)
     if plan["lora_rank"]:
         model = with_adapters(model, plan["lora_rank"])
+    if plan["task"] == "value":
+        with torch.device("cuda"):
+            model = Valued(model, config.word_embed_proj_dim, dtype)
     return model
 
 
@@ -140,15 +158,22 @@ def by_deepspeed(plan: Plan) -> Step:
     deepspeed.init_distributed()
     if plan["waits_to_gather"]:
         wait_around_gathers()
-    dtype = torch.float16 if "fp16" in plan["ds_config"] else torch.bfloat16
-    model = causal_lm(plan, dtype)
+    dtypes = {"fp16": torch.float16, "bf16": torch.bfloat16}
+    dtype = next((dtype for name, dtype in dtypes.items() if name in plan["ds_config"]), torch.float32)
+    model = model_of(plan, dtype)
     trained = [one for one in model.parameters() if one.requires_grad]
     engine, *_ = deepspeed.initialize(model=model, model_parameters=trained, config=plan["ds_config"])
+
+    def loss_of(batch: torch.Tensor) -> torch.Tensor:
+        if plan["task"] == "value":
+            return engine(input_ids=batch)
+        labels = batch if plan["task"] == "causal" else torch.zeros(len(batch), dtype=torch.long, device="cuda")
+        return engine(input_ids=batch, labels=labels).loss
 
     def step(batches: Sequence[torch.Tensor]) -> None:
         engine.set_train_batch_size(len(batches) * plan["micro_batch"] * engine.dp_world_size)
         for batch in batches:
-            engine.backward(engine(input_ids=batch, labels=batch).loss)
+            engine.backward(loss_of(batch))
             engine.step()
 
     return step
@@ -157,7 +182,7 @@ def by_deepspeed(plan: Plan) -> Step:
 def by_fsdp(plan: Plan) -> Step:
     """FSDP 2, a group for each layer and one for the rest; master weights in fp32."""
     torch.distributed.init_process_group("nccl")
-    model = causal_lm(plan, torch.float32)
+    model = model_of(plan, torch.float32)
     layers = blocks(model)
     if plan["checkpointing"] != "none":
         kept = {"context_fn": products_are_kept} if plan["checkpointing"] == "products" else {}
@@ -176,7 +201,7 @@ def by_fsdp(plan: Plan) -> Step:
 
 def by_torch(plan: Plan) -> Step:
     """One GPU, and weights, gradients and moments in bf16."""
-    return by_optimizer(causal_lm(plan, torch.bfloat16))
+    return by_optimizer(model_of(plan, torch.bfloat16))
 
 
 def by_optimizer(model: nn.Module) -> Step:
