@@ -147,7 +147,8 @@ def compare(chosen: Sequence[Plan]) -> dict[str, Any]:
         rows = measured(Path(folder), [*bare_plans(), *chosen])
         machine = machine_of(rows)
         theirs = [scaled(row, machine["python_call"]) for row in rows]
-        kernel = kernel_seconds(Path(folder), machine, theirs)
+        ends = [predicted(Path(folder), bare_plans(), machine, end) for end in KERNELS]
+        kernel = kernel_seconds(*ends, theirs)
         ours = predicted(Path(folder), [*bare_plans(), *chosen], machine, kernel)
     found = [
         {
@@ -162,10 +163,14 @@ def compare(chosen: Sequence[Plan]) -> dict[str, Any]:
     return {"machine": {**machine, "kernel": kernel}, "rows": found[bare:], "bare": found[:bare]}
 
 
-def kernel_seconds(folder: Path, machine: dict[str, float], theirs: Sequence[float]) -> float:
-    """Seconds of an operator with which steps without DeepSpeed are predicted right: two others give the line."""
-    low, high = (np.array(predicted(folder, bare_plans(), machine, kernel)) for kernel in KERNELS)
-    slopes = (high - low) / (KERNELS[1] - KERNELS[0])
+def kernel_seconds(low: Sequence[float], high: Sequence[float], theirs: Sequence[float]) -> float:
+    """Seconds of an operator with which steps without DeepSpeed are predicted right.
+
+    Args:
+        low: steps predicted with the first of :data:`KERNELS`; `high`: with the second.
+        theirs: the measured ones, and others behind them.
+    """
+    slopes = (np.array(high) - low) / (KERNELS[1] - KERNELS[0])
     return float(np.median(KERNELS[0] + (np.array(theirs[: len(low)]) - low) / slopes))
 
 
