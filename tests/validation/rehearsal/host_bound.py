@@ -5,8 +5,8 @@ CPU rank, and rehearsed with the machine's calibrated unit. The rank plays one o
 collectives do nothing. Compared are the CPU seconds of a step.
 
 The machine is measured beside each plan, because other programs change its speed: measured seconds are those of a
-machine with the median unit. The cost of an operator is that with which models trained without DeepSpeed are predicted
-right. ``--plans 0 7`` takes some plans. With
+machine with the median unit. Operators differ on a processor: their cost is that with which the same kind of model is
+predicted right without DeepSpeed. ``--plans 0 7`` takes some plans. With
 ``--write`` all goes into results/host_bound.json.
 """
 
@@ -69,8 +69,8 @@ def plans() -> list[Plan]:
 
 
 def bare_plans() -> list[Plan]:
-    """Models without DeepSpeed, for the cost of an operator."""
-    return [Plan(None, "tanh", 60), Plan(None, "qwen2", 8), Plan(None, "gated", 40, True)]
+    """Each kind of model without DeepSpeed, for the cost of an operator."""
+    return [Plan(None, "tanh", 60), Plan(None, "qwen2", 8), Plan(None, "gated", 40)]
 
 
 def written(folder: Path, chosen: Sequence[Plan]) -> Path:
@@ -143,35 +143,38 @@ def scaled(row: dict[str, Any], unit: float) -> float:
 
 def compare(chosen: Sequence[Plan]) -> dict[str, Any]:
     """Measure and predict plans."""
-    with tempfile.TemporaryDirectory() as folder:
-        rows = measured(Path(folder), [*bare_plans(), *chosen])
+    bare = [plan for plan in bare_plans() if any(plan.model == one.model for one in chosen)]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        rows = measured(folder, [*bare, *chosen])
         machine = machine_of(rows)
-        theirs = [scaled(row, machine["python_call"]) for row in rows]
-        ends = [predicted(Path(folder), bare_plans(), machine, end) for end in KERNELS]
-        kernel = kernel_seconds(*ends, theirs)
-        ours = predicted(Path(folder), [*bare_plans(), *chosen], machine, kernel)
+        theirs = dict(zip([*bare, *chosen], (scaled(row, machine["python_call"]) for row in rows), strict=True))
+        ends = [predicted(folder, bare, machine, end) for end in KERNELS]
+        kernels, ours = {}, {}
+        for plan, low, high in zip(bare, *ends, strict=True):
+            kernel = kernels[plan.model] = kernel_seconds(low, high, theirs[plan])
+            alike = [one for one in chosen if one.model == plan.model]
+            ours |= dict(zip(alike, predicted(folder, alike, machine, kernel), strict=True))
     found = [
         {
             "plan": plan.name,
-            "predicted": round(our, 5),
-            "measured": round(their, 5),
-            "error": round(our / their - 1, 4),
+            "predicted": round(ours[plan], 5),
+            "measured": round(theirs[plan], 5),
+            "error": round(ours[plan] / theirs[plan] - 1, 4),
         }
-        for plan, our, their in zip([*bare_plans(), *chosen], ours, theirs, strict=True)
+        for plan in chosen
     ]
-    bare = len(bare_plans())
-    return {"machine": {**machine, "kernel": kernel}, "rows": found[bare:], "bare": found[:bare]}
+    return {"machine": machine, "kernels": kernels, "rows": found}
 
 
-def kernel_seconds(low: Sequence[float], high: Sequence[float], theirs: Sequence[float]) -> float:
-    """Seconds of an operator with which steps without DeepSpeed are predicted right.
+def kernel_seconds(low: float, high: float, theirs: float) -> float:
+    """Seconds of an operator with which a step without DeepSpeed is predicted right.
 
     Args:
-        low: steps predicted with the first of :data:`KERNELS`; `high`: with the second.
-        theirs: the measured ones, and others behind them.
+        low: the step, predicted with the first of :data:`KERNELS`; `high`: with the second.
+        theirs: the measured one.
     """
-    slopes = (np.array(high) - low) / (KERNELS[1] - KERNELS[0])
-    return float(np.median(KERNELS[0] + (np.array(theirs[: len(low)]) - low) / slopes))
+    return KERNELS[0] + (theirs - low) * (KERNELS[1] - KERNELS[0]) / (high - low)
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -50,7 +50,7 @@ class Gated(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.norm = nn.RMSNorm(WIDTH)
+        self.norm = nn.LayerNorm(WIDTH)
         self.up, self.gate, self.down = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(3))
         self.activation = nn.SiLU()
 
