@@ -34,6 +34,15 @@ def is_stdlib(path: str) -> bool:
     return path.startswith("<frozen ") or (is_own and not is_installed(path))
 
 
+def path_in_library(path: str) -> str:
+    """The path of a file inside the folder of installed packages or of Python's library; all of it elsewhere."""
+    for folder in INSTALLED:
+        _, found, inside = path.rpartition(folder)
+        if found:
+            return inside
+    return path.removeprefix(_PYTHON_HERE)
+
+
 @functools.cache
 def is_in_library(path: str) -> bool:
     """Whether a file belongs to an installed package or to Python, not to the user."""

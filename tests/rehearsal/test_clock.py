@@ -19,6 +19,7 @@ import pytest
 from tests import processes
 from tests.rehearsal.commands import SCRIPTS, rehearse
 from tests.tiny import REPOSITORY
+from zerokit.hardware.costs.python_calls import functions
 from zerokit.rehearsal.native.clock import FIRST_COMMUNICATOR, FIRST_DRIVE, HOST_STREAM, WorkKind
 from zerokit.rehearsal.native.together import Played
 from zerokit.rehearsal.ranks.roles import Axis, Roles, find_roles
@@ -164,6 +165,8 @@ def test_kernels_that_inductor_writes_take_the_time_of_what_they_move() -> None:
 
 
 def test_calls_of_python_and_nodes_of_autograd_take_the_host_s_time() -> None:
+    # A function of the table: its call, its one callee and its one operator, and the four calls below.
+    measured = functions()["deepspeed/utils/nvtx.py"]["instrument_w_nvtx.<locals>.wrapped_fn"]
     # The sum, the product; backwards both, and what adds up the gradient.
     assert timelines()["host work"] == {
         "nodes made": 2,
@@ -181,6 +184,7 @@ def test_calls_of_python_and_nodes_of_autograd_take_the_host_s_time() -> None:
         "beside zerokit": 6000,
         # DeepSpeed's function counts twice.
         "by DeepSpeed": 7000,
+        "by a measured function": 4000 + sum(round(1000 * part) for part in measured),
         # The script's threads beside its own take no time of it.
         "in a thread": 1000,
         "untimed": 1000,

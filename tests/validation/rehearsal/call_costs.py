@@ -129,6 +129,7 @@ def host_work(rank: Any, costs: FixedCosts) -> dict[str, int]:
 
     import deepspeed
     import torch
+    from deepspeed.utils import nvtx
 
     import zerokit
 
@@ -187,6 +188,11 @@ def host_work(rank: Any, costs: FixedCosts) -> dict[str, int]:
     exec(compile("def call(work):\n    work()", script, "exec"), beside)
     engine: dict[str, Any] = {}
     exec(compile("def call(work):\n    work()", deepspeed.__file__, "exec"), engine)
+    measured: dict[str, Any] = {"work": branch, "tensor": torch.ones(8, device="cuda")}
+    body = (
+        "def instrument_w_nvtx():\n    def wrapped_fn():\n        work()\n        tensor.neg()\n    return wrapped_fn"
+    )
+    exec(compile(body, nvtx.__file__, "exec"), measured)
     for name, unseen in (("untimed nodes", clock.untimed), ("uncounted nodes", rank.backend.uncounted)):
         nodes[name] = spent(functools.partial(seen_around, unseen))
     costs.calling = 1e-6
@@ -195,6 +201,7 @@ def host_work(rank: Any, costs: FixedCosts) -> dict[str, int]:
         "by zerokit": spent(lambda: own["call"](branch)),
         "beside zerokit": spent(lambda: beside["call"](branch)),
         "by DeepSpeed": spent(lambda: engine["call"](branch)),
+        "by a measured function": spent(measured["instrument_w_nvtx"]()),
         "in a thread": spent(lambda: in_thread(branch)),
         "untimed": spent(untimed),
     }

@@ -55,12 +55,22 @@ class Cost(NamedTuple):
     """What the host itself works, before it launches."""
 
 
+class CallCost(NamedTuple):
+    """What a Python function costs the host."""
+
+    call: int
+    frame: int = 0
+    """Of each frame that it calls."""
+    operator: int = 0
+    """Of each operator that it calls, besides its launch."""
+
+
 class _Cost(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int64) for name in Cost._fields]
 
 
 _ASKER = ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_int64), ctypes.c_int64, ctypes.POINTER(_Cost))
-_CODE_COST = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.py_object)
+_CODE_COST = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.py_object, ctypes.POINTER(ctypes.c_int64))
 _OF_NO_TIME = -1
 
 
@@ -97,7 +107,7 @@ class Clock:
         """What cudaMalloc costs the host, besides for each GiB, and cudaFree."""
         self.library.zk_clock_driver_costs(reserve, reserve_gib, give_back)
 
-    def count_host_work(self, cost: Callable[[CodeType], int | None], *, node_made: int, node_run: int) -> bool:
+    def count_host_work(self, cost: Callable[[CodeType], CallCost | None], *, node_made: int, node_run: int) -> bool:
         """Have the host take time for Python and autograd (`native/host_work.cpp`).
 
         Args:
@@ -110,9 +120,12 @@ class Clock:
             whether this Python reports calls.
         """
 
-        def ask(code: CodeType) -> int:
+        def ask(code: CodeType, callees: Any) -> int:
             found = cost(code)
-            return _OF_NO_TIME if found is None else found
+            if found is None:
+                return _OF_NO_TIME
+            callees[0], callees[1] = found.frame, found.operator
+            return found.call
 
         self._code_cost = _CODE_COST(ask)
         # With Python's lock, which other functions of the library are called without.

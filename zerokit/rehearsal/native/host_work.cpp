@@ -8,8 +8,10 @@
 #include <dlfcn.h>
 #include <torch/csrc/autograd/graph_task.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <thread>
+#include <utility>
 
 #include "timing.h"
 
@@ -17,8 +19,16 @@ namespace zerokit {
 namespace {
 
 using EvaluateFrame = void* (*)(void* thread_state, void* frame, int throws);
-// Nanoseconds of a call of a function by its code object; below 0 for one of zerokit itself.
-using CodeCost = int64_t (*)(void* code);
+// Nanoseconds of a call of a function by its code object; below 0 for one of zerokit itself. `callees` gets those of each
+// frame and of each operator that it calls.
+using CodeCost = int64_t (*)(void* code, int64_t callees[2]);
+
+struct FunctionCost {
+  int64_t call_ns;
+  int64_t frame_ns;
+  int64_t operator_ns;
+  bool is_own;  // of zerokit
+};
 
 struct Python {
   EvaluateFrame evaluate = nullptr;
@@ -34,12 +44,13 @@ int64_t node_made_ns = 0;
 int64_t node_run_ns = 0;
 std::thread::id script_thread;
 
-// What a code object remembers: 0 if it was not timed yet, kOwn for zerokit's, else its cost and kFirstCost.
-constexpr intptr_t kOwn = 1, kFirstCost = 2;
-
 thread_local bool is_pricing = false;
-// The caller is zerokit itself: what it calls in its own course no real run does.
-thread_local bool is_below_own = false;
+// Of the function that runs. What zerokit itself calls in its own course no real run does.
+thread_local const FunctionCost* running = nullptr;
+// The same of the script's thread, which calls what autograd's threads call.
+const FunctionCost* running_of_script = nullptr;
+// Operators that are running, each called by the one before.
+thread_local int operator_depth = 0;
 thread_local uint64_t nodes_made = 0;
 
 template <class Function>
@@ -59,17 +70,26 @@ bool is_of_script() {
 // (Include/internal/pycore_frame.h).
 void* code_of_frame_3_11(void* frame) { return static_cast<void**>(frame)[4]; }
 
-intptr_t remembered(void* code) {
+// A code object remembers its cost for good.
+const FunctionCost* remembered(void* code) {
   void* extra = nullptr;
   python.get_extra(code, python.index, &extra);
   if (extra == nullptr) {
     is_pricing = true;
-    const int64_t cost = cost_of_code(code);
+    int64_t callees[2] = {0, 0};
+    const int64_t call = cost_of_code(code, callees);
     is_pricing = false;
-    extra = reinterpret_cast<void*>(cost < 0 ? kOwn : static_cast<intptr_t>(cost) + kFirstCost);
+    extra = new FunctionCost{std::max<int64_t>(call, 0), callees[0], callees[1], call < 0};
     python.set_extra(code, python.index, extra);
   }
-  return reinterpret_cast<intptr_t>(extra);
+  return static_cast<const FunctionCost*>(extra);
+}
+
+const FunctionCost* caller_now() { return running == nullptr ? running_of_script : running; }
+
+void set_running(const FunctionCost* cost) {
+  running = cost;
+  if (std::this_thread::get_id() == script_thread) running_of_script = cost;
 }
 
 void* evaluate_counted(void* thread_state, void* frame, int throws) {
@@ -78,15 +98,31 @@ void* evaluate_counted(void* thread_state, void* frame, int throws) {
     return python.evaluate(thread_state, frame, throws);
   }
   void* code = python.code_of(frame);
-  const intptr_t known = remembered(code);
+  const FunctionCost* cost = remembered(code);
   if (python.release != nullptr) python.release(code);
-  const bool is_own = known == kOwn, was_below_own = is_below_own;
-  if (!is_own && !was_below_own) the_clock()->owe(known - kFirstCost);
-  is_below_own = is_own;
+  const FunctionCost* before = running;
+  const FunctionCost* caller = caller_now();
+  const int depth = std::exchange(operator_depth, 0);
+  if (!cost->is_own && (caller == nullptr || !caller->is_own)) {
+    the_clock()->owe(cost->call_ns + (caller == nullptr ? 0 : caller->frame_ns));
+  }
+  set_running(cost);
   void* result = python.evaluate(thread_state, frame, throws);
-  is_below_own = was_below_own;
+  set_running(before);
+  operator_depth = depth;
   return result;
 }
+
+// To the function that runs a backward pass each node is one, with its hooks (torch/csrc/autograd/engine.cpp).
+std::unique_ptr<at::ObserverContext> begin_operator(const at::RecordFunction&) {
+  const FunctionCost* caller = caller_now();
+  if (operator_depth++ == 0 && caller != nullptr && caller->operator_ns > 0 && is_timing() && is_of_script()) {
+    the_clock()->owe(caller->operator_ns);
+  }
+  return nullptr;
+}
+
+void end_operator(const at::RecordFunction&, at::ObserverContext*) { --operator_depth; }
 
 std::unique_ptr<at::ObserverContext> count_run_node(const at::RecordFunction&) {
   if (is_timing()) the_clock()->owe(node_run_ns);
@@ -127,7 +163,7 @@ void count_made_nodes() {
 
 void pass_over_made_nodes() { nodes_made = at::sequence_number::peek(); }
 
-bool works_for_script() { return !is_below_own && is_of_script(); }
+bool works_for_script() { return (running == nullptr || !running->is_own) && is_of_script(); }
 
 }  // namespace zerokit
 
@@ -140,6 +176,7 @@ int zk_clock_count_host_work(zerokit::CodeCost code_cost, int64_t node_made, int
   node_run_ns = node_run;
   nodes_made = at::sequence_number::peek();
   at::addGlobalCallback(at::RecordFunctionCallback(count_run_node).scopes({at::RecordScope::BACKWARD_FUNCTION}));
+  at::addGlobalCallback(at::RecordFunctionCallback(begin_operator, end_operator).scopes({at::RecordScope::FUNCTION}));
   cost_of_code = code_cost;
   script_thread = std::this_thread::get_id();
   return count_frames() ? 1 : 0;

@@ -14,9 +14,10 @@ from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.costs.card_costs import CardCosts, Copy
 from zerokit.hardware.costs.collectives import Collective
 from zerokit.hardware.costs.kernels import Kernel
+from zerokit.hardware.costs.python_calls import function_cost
 from zerokit.rehearsal.call_sites import PACKAGE, is_in
 from zerokit.rehearsal.context import rank_context
-from zerokit.rehearsal.native.clock import FIRST_COMMUNICATOR, FIRST_DRIVE, Clock, Cost, WorkKind
+from zerokit.rehearsal.native.clock import FIRST_COMMUNICATOR, FIRST_DRIVE, CallCost, Clock, Cost, WorkKind
 from zerokit.rehearsal.recording import SPAN, Array
 from zerokit.rehearsal.timing.operators import Call, Operators, entries, to_ns
 from zerokit.rehearsal.watching.watcher import StepEnd, Watcher
@@ -154,10 +155,14 @@ class RankTime(Watcher):
         if not counts:
             self.without_cost["calls of Python functions"] = "this Python does not report them"
 
-    def _python_call_cost(self, code: CodeType) -> int | None:
+    def _python_call_cost(self, code: CodeType) -> CallCost | None:
         if code.co_filename.startswith(PACKAGE):
             return None
-        return to_ns(self.costs.python_call(of_deepspeed=is_in(code.co_filename, "deepspeed/")))
+        known = function_cost(code)
+        if known is None:
+            return CallCost(to_ns(self.costs.python_call(of_deepspeed=is_in(code.co_filename, "deepspeed/"))))
+        unit = self.costs.python_call()
+        return CallCost(*(to_ns(units * unit) for units in known))
 
     # ---- work of stand-ins in Python
     def _launch(self, name: str, duration: int) -> None:

@@ -1,0 +1,225 @@
+"""Writes ``zerokit/hardware/costs/python_calls.json``: ``python -m tools.host_costs``.
+
+Each workload is profiled for a few steps, beside the unit, the call of a usual Python function. ``--show`` prints
+what the table explains of each workload's time without the profiler, and the functions that take most.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib.metadata
+import json
+import platform
+import statistics
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tools.host_costs import workloads
+from tools.host_costs.fit import Fitted, fit, groups, typical, with_nodes
+from tools.host_costs.profiler import NODE, OPERATOR, Overhead, Profiler
+from zerokit.calibration.host import count_calls, programs
+from zerokit.calibration.seconds import seconds_of
+from zerokit.hardware.costs import python_calls
+from zerokit.hardware.costs.figures import figures
+from zerokit.hardware.costs.python_calls import function_name
+
+WRITTEN = Path(python_calls.__file__).with_suffix(".json")
+PACKAGES = ("deepspeed", "torch", "accelerate", "transformers")
+WARM, STEPS, OVERHEADS = 4, 3, 7
+LEAST_SHARE = 2e-5
+"""Of a workload's time: functions below it in all workloads are left out."""
+PLAIN_SHARE = 0.002
+"""Of the calls of a forward pass without DeepSpeed, above which a function is usual in it."""
+
+Name = tuple[str, str]
+Costs = dict[Name, Fitted]
+ENGINE: Name = ("torch/autograd/graph.py", "_engine_run_backward")
+OF_NODES: Name = ("<autograd>", "node")
+
+
+class Profiled(NamedTuple):
+    """A step."""
+
+    workload: workloads.Workload
+    units: float
+    """All of its CPU time, without the profiler."""
+    counted: dict[Name, Any]
+    """Calls of each function, and the frames, operators and nodes that they called."""
+    operators: float
+    """Units of all operators."""
+
+
+class Unit:
+    """The time of a call of a usual Python function, as `zerokit calibrate` measures it."""
+
+    def __init__(self) -> None:
+        self._programs = [(program, count_calls(program)) for program in programs()]
+
+    def ns(self) -> float:
+        """Now: other programs on the machine change it."""
+        times = [seconds_of(program, time.thread_time, statistics.median) / calls for program, calls in self._programs]
+        return 1e9 * statistics.median(times)
+
+
+def is_known_package(name: Name) -> bool:
+    """Whether a function is a library's, not a workload's or the profiler's."""
+    return not name[0].startswith(("/", "<", "tools/"))
+
+
+def own_units(samples: Any, ns: float, overhead: Overhead) -> Any:
+    """Units of frames and nodes without the profiler's part; `ns`: of a unit."""
+    # Python gives no arguments to the operators of a node.
+    of_operator = overhead.operator - overhead.binding * (samples["code"] == NODE)
+    own = samples["ns"] / ns - samples["frames"] * overhead.frame - samples["operators"] * of_operator
+    return own - samples["nodes"] * (overhead.operator - overhead.binding)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--show", action="store_true")
+    parser.add_argument("--workloads", type=int, nargs="+", metavar="PLACE", help="some of them, not to be written")
+    options = parser.parse_args()
+    workloads.prepare_process()
+    unit, profiler = Unit(), Profiler()
+    overhead = measured_overhead(unit, profiler)
+    print(overhead)
+    chosen = list(workloads.workloads())
+    if options.workloads:
+        chosen = [chosen[place] for place in options.workloads]
+    parts: dict[Name, list[Any]] = defaultdict(list)
+    shares: dict[Name, float] = defaultdict(float)
+    steps: list[Profiled] = []
+    for workload in chosen:
+        with workloads.step_of(workload) as step:
+            for _ in range(WARM):
+                step()
+            gc.disable()
+            profiler.samples(step)
+            for _ in range(STEPS):
+                ns = unit.ns()
+                begin = time.thread_time_ns()
+                step()
+                plain = time.thread_time_ns() - begin
+                samples = profiler.samples(step)
+                is_operator = samples["code"] == OPERATOR
+                operators = typical(samples["ns"][is_operator] / ns) * is_operator.sum()
+                samples = samples[~is_operator]
+                names = [function_name(code) for code in profiler.codes()]
+                units = own_units(samples, ns, overhead)
+                counted: dict[Name, Any] = {}
+                for places in by_code(samples["code"]):
+                    code = samples["code"][places[0]]
+                    name = OF_NODES if code == NODE else names[code]
+                    found = {key: samples[key][places] for key in ("frames", "operators", "nodes")}
+                    parts[name].append(found | {"units": units[places]})
+                    numbers = np.array([len(places), *(one.sum() for one in found.values())])
+                    counted[name] = counted.get(name, 0) + numbers
+                    shares[name] = max(shares[name], units[places].sum() / (plain / ns))
+                steps.append(
+                    Profiled(
+                        *(workload, plain / ns, counted),
+                        operators + overhead.binding * int(samples["operators"][samples["code"] >= 0].sum()),
+                    )
+                )
+            gc.enable()
+        print(f"{workload}: unit {ns:.0f} ns, {plain / 1e6:.1f} ms", file=sys.stderr, flush=True)
+    costs = {name: fit(groups(joined(found))) for name, found in parts.items()}
+    if options.show:
+        show(costs, steps)
+    launch = figures()["launch"]["seconds"]
+    costs[ENGINE] = with_nodes(costs[ENGINE], costs.pop(OF_NODES), launch["node_run"] / launch["python_call"])
+    plain = plain_functions(profiler)
+    kept = {
+        name: cost
+        for name, cost in costs.items()
+        if is_known_package(name) and name not in plain and shares[name] >= LEAST_SHARE
+    }
+    of_deepspeed = mean_of(costs, steps, "deepspeed/")
+    print(f"{len(kept)} of {len(costs)} functions; a call of DeepSpeed's functions takes {of_deepspeed:.2f} units")
+    if not options.workloads:
+        WRITTEN.write_text(table(kept), encoding="utf-8")
+
+
+def plain_functions(profiler: Profiler) -> set[Name]:
+    """The usual functions of a forward pass without DeepSpeed.
+
+    Their time beyond that of a unit is part of the kernels' launches, which were measured by such passes.
+    """
+    samples = profiler.samples(workloads.plain_forward())
+    places, calls = np.unique(samples["code"][samples["code"] >= 0], return_counts=True)
+    codes = profiler.codes()
+    return {function_name(codes[place]) for place in places[calls >= PLAIN_SHARE * calls.sum()]}
+
+
+def measured_overhead(unit: Unit, profiler: Profiler) -> Overhead:
+    """In units."""
+    found = []
+    for _ in range(OVERHEADS):
+        ns = unit.ns()
+        found.append([part / ns for part in profiler.overhead()])
+    return Overhead(*map(float, np.median(found, axis=0)))
+
+
+def by_code(codes: Any) -> list[Any]:
+    """The places of each code."""
+    order = np.argsort(codes, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
+
+
+def joined(parts: list[Any]) -> dict[str, Any]:
+    """Samples of several steps as one."""
+    return {key: np.concatenate([one[key] for one in parts]) for key in parts[0]}
+
+
+def total(costs: Costs, step: Profiled, prefix: str = "") -> float:
+    """Units of all frames of a step by the table."""
+    return sum(float(counted @ costs[name]) for name, counted in step.counted.items() if name[0].startswith(prefix))
+
+
+def mean_of(costs: Costs, steps: list[Profiled], prefix: str) -> float:
+    """Mean units of a call."""
+    calls = sum(counted[0] for step in steps for name, counted in step.counted.items() if name[0].startswith(prefix))
+    return sum(total(costs, step, prefix) for step in steps) / calls
+
+
+def show(costs: Costs, steps: list[Profiled]) -> None:
+    """What the table, operators and nodes explain of each workload's time."""
+    rows = defaultdict(list)
+    for step in steps:
+        rows[step.workload].append((step.units, total(costs, step), step.operators))
+    for workload, found in rows.items():
+        whole, functions, operators = np.median(found, axis=0)
+        print(f"{whole:9.0f} units, functions {functions / whole:.0%}, operators {operators / whole:.0%}  {workload}")
+    spent: dict[Name, float] = defaultdict(float)
+    for step in steps:
+        for name, counted in step.counted.items():
+            spent[name] += float(counted @ costs[name]) / step.units
+    for name, share in sorted(spent.items(), key=lambda one: -one[1])[:60]:
+        parts = " + ".join(f"{part:6.2f}" for part in costs[name])
+        print(f"{share / len(steps):6.2%}  {parts}  {':'.join(name)}")
+
+
+def table(costs: Costs) -> str:
+    """The file: a line for each function."""
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
+    source = f"python -m tools.host_costs, on one CPU rank: {versions}, Python {platform.python_version()}"
+    files: dict[str, dict[str, list[float]]] = defaultdict(dict)
+    for (path, function), cost in sorted(costs.items()):
+        files[path][function] = [round(part, 2) for part in cost[:3]]
+    lines = [
+        f"  {json.dumps(path)}: {{\n"
+        + ",\n".join(f"   {json.dumps(name)}: {json.dumps(row)}" for name, row in functions.items())
+        + "\n  }"
+        for path, functions in files.items()
+    ]
+    return f'{{\n "source": {json.dumps(source)},\n "functions": {{\n' + ",\n".join(lines) + "\n }\n}\n"
+
+
+if __name__ == "__main__":
+    main()

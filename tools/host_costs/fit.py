@@ -1,0 +1,87 @@
+"""Costs of functions, fitted to samples of their frames."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+_FEW = 8
+"""Samples of a group below which one that was disturbed would decide its mean: their lower third counts."""
+_DISTURBED = 4
+"""Times the median beyond which a sample was disturbed by another program."""
+
+
+class Observed(NamedTuple):
+    """Samples of one function that called the same numbers of frames, operators and nodes."""
+
+    frames: int
+    operators: int
+    nodes: int
+    count: int
+    units: float
+    """Its own time."""
+
+
+def groups(samples: Any) -> list[Observed]:
+    """Group one function's samples.
+
+    Args:
+        samples: arrays `frames`, `operators`, `nodes` and `units` of one length.
+    """
+    keys = np.stack([samples["frames"], samples["operators"], samples["nodes"]], axis=1)
+    kinds, places = np.unique(keys, axis=0, return_inverse=True)
+    places = places.reshape(-1)
+    found = []
+    for place, kind in enumerate(kinds):
+        units = samples["units"][places == place]
+        found.append(Observed(*map(int, kind), len(units), typical(units)))
+    return found
+
+
+def typical(units: Any) -> float:
+    """The mean of equal work, without what other programs add to a few samples."""
+    if len(units) < _FEW:
+        return float(np.quantile(units, 1 / 3, method="lower"))
+    kept = units[units <= _DISTURBED * max(np.median(units), 0)]
+    return float(kept.mean() if len(kept) else np.median(units))
+
+
+class Fitted(NamedTuple):
+    """Units of a function."""
+
+    call: float
+    frame: float
+    """Of each frame that it calls."""
+    operator: float
+    """Of each operator that it calls."""
+    node: float = 0.0
+    """Of each node of autograd that it runs."""
+
+
+def fit(observed: Sequence[Observed]) -> Fitted:
+    """Fit a function's own time."""
+    rows = np.array([[1, one.frames, one.operators, one.nodes] for one in observed], float)
+    units = np.array([one.units for one in observed])
+    weights = np.sqrt(np.array([one.count for one in observed]) / np.maximum(units, 0.1))
+    # A column that does not vary is part of the call.
+    columns = [0] + [column for column in (1, 2, 3) if np.ptp(rows[:, column]) > 0]
+    solved = np.zeros(4)
+    while columns:
+        solved[:] = 0
+        solved[columns] = np.linalg.lstsq(rows[:, columns] * weights[:, None], units * weights, rcond=None)[0]
+        if solved.min() >= 0:
+            break
+        columns.remove(int(np.argmin(solved)))
+    return Fitted(*map(float, solved))
+
+
+def with_nodes(engine: Fitted, node: Fitted, hot: float) -> Fitted:
+    """The function that runs a backward pass, with what its nodes take.
+
+    Args:
+        node: of a node by itself; its frames are hooks and backwards in Python.
+        hot: units of a node that are priced already, as measured in a loop.
+    """
+    return Fitted(engine.call, node.frame, max(engine.node + node.call + node.operator - hot, 0.0))
