@@ -39,6 +39,7 @@ class FixedCosts:
     calling: float = 0.0
     node: float = 0.0
     waits: bool = False
+    measures_functions: bool = True
     asked: list[tuple[Any, ...]] = field(default_factory=list)
 
     def matmul(self, *arguments: Any) -> float:

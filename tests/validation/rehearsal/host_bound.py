@@ -106,7 +106,7 @@ def hardware(seconds: dict[str, float], kernel: float) -> dict[str, Any]:
     return {
         "gpu": gpu | {"tflops": {"bf16": 100, "fp32": 100}, "host_link": {"name": "measured", "gb_s": 100}},
         "figures": {
-            "launch": {"seconds": launch | {"kernel": kernel}},
+            "launch": {"seconds": launch | {"kernel": kernel}, "functions": "measured"},
             "memory": {"kernel_seconds": {"value": 1e-8}},
             "host": {"copy_seconds": {"value": 1e-8}},
         },

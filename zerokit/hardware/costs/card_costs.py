@@ -101,6 +101,11 @@ class CardCosts(KernelCosts):
         launch = self.figures["launch"]
         return float(launch["seconds"]["python_call"] * (launch["of_deepspeed"] if of_deepspeed else 1))
 
+    @property
+    def measures_functions(self) -> bool:
+        """Whether functions of libraries have costs of their own, those of `python_calls`."""
+        return bool(self.figures["launch"]["functions"] == "measured")
+
     def autograd_node(self, what: Literal["made", "run"]) -> float:
         """CPU seconds of a node of autograd's graph, without its operators."""
         return float(self.figures["launch"]["seconds"][f"node_{what}"])

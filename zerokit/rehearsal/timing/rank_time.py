@@ -151,6 +151,7 @@ class RankTime(Watcher):
             self._python_call_cost,
             node_made=to_ns(self.costs.autograd_node("made")),
             node_run=to_ns(self.costs.autograd_node("run")),
+            counts_operators=self.costs.measures_functions,
         )
         if not counts:
             self.without_cost["calls of Python functions"] = "this Python does not report them"
@@ -158,7 +159,7 @@ class RankTime(Watcher):
     def _python_call_cost(self, code: CodeType) -> CallCost | None:
         if code.co_filename.startswith(PACKAGE):
             return None
-        known = function_cost(code)
+        known = function_cost(code) if self.costs.measures_functions else None
         if known is None:
             return CallCost(to_ns(self.costs.python_call(of_deepspeed=is_in(code.co_filename, "deepspeed/"))))
         unit = self.costs.python_call()
