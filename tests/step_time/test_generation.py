@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.examples import examples
@@ -50,6 +50,7 @@ def test_each_mode_divides_what_it_says() -> None:
 
 
 @examples(12)
+@example(mode="tensor", gib=18, prompt=4000)
 @given(mode=st.sampled_from(MODES), gib=st.integers(8, 80), prompt=st.sampled_from([16, 512, 4000]))
 def test_the_largest_batch_fits_and_little_more_does_not(mode: Any, gib: int, prompt: int) -> None:
     asked = run(mode=mode, prompt_tokens=prompt, batch_size=1)

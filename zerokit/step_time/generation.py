@@ -179,11 +179,14 @@ def _largest(needed: Callable[[int], int], memory: int) -> int | None:
         return None
     if most <= memory:
         return high
-    while step := (memory - least) * (high - low) // (most - least):
-        more = needed(low + step)
+    while high - low > 1:
+        step = (memory - least) * (high - low) // (most - least)
+        batch = low + min(max(step, 1), high - low - 1)
+        more = needed(batch)
         if more > memory:  # blocks of the allocator are not straight
-            break
-        low, least = low + step, more
+            high, most = batch, more
+        else:
+            low, least = batch, more
     return low
 
 
