@@ -95,6 +95,7 @@ def main() -> None:
     parts: dict[Name, list[Any]] = defaultdict(list)
     shares: dict[Name, float] = defaultdict(float)
     steps: list[Profiled] = []
+    usual = plain_functions(profiler)  # before accelerate has models divided as they are built
     for workload in chosen:
         with workloads.step_of(workload) as step:
             for _ in range(WARM):
@@ -134,11 +135,10 @@ def main() -> None:
         show(costs, steps)
     launch = figures()["launch"]["seconds"]
     costs[ENGINE] = with_nodes(costs[ENGINE], costs.pop(OF_NODES), launch["node_run"] / launch["python_call"])
-    plain = plain_functions(profiler)
     kept = {
         name: cost
         for name, cost in costs.items()
-        if is_known_package(name) and name not in plain and shares[name] >= LEAST_SHARE
+        if is_known_package(name) and name not in usual and shares[name] >= LEAST_SHARE
     }
     of_deepspeed = mean_of(costs, steps, "deepspeed/")
     print(f"{len(kept)} of {len(costs)} functions; a call of DeepSpeed's functions takes {of_deepspeed:.2f} units")
