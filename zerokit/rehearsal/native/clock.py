@@ -108,12 +108,7 @@ class Clock:
         self.library.zk_clock_driver_costs(reserve, reserve_gib, give_back)
 
     def count_host_work(
-        self,
-        cost: Callable[[CodeType], CallCost | None],
-        *,
-        node_made: int,
-        node_run: int,
-        counts_operators: bool,
+        self, cost: Callable[[CodeType], CallCost | None], *, node_made: int, node_run: int, counts_operators: bool
     ) -> bool:
         """Have the host take time for Python and autograd (`native/host_work.cpp`).
 
