@@ -249,6 +249,36 @@ def test_every_model_of_the_catalogue_can_be_estimated() -> None:
         assert estimated.activations_counted == (model.model_type != "vit"), entry.id
 
 
+@pytest.mark.parametrize("stage", [0, 2, 3])
+def test_runs_of_a_model_that_share_recordings_are_estimated_as_alone(stage: int) -> None:
+    """Recordings are shared by runs in which a stage does the same; those with evaluation have other ones."""
+    shared = load_model_shape("meta-llama/Llama-3.2-1B")
+    changes: list[dict[str, Any]] = [
+        {"seq_len": 64},
+        {"seq_len": 128, "eval_batch_size": 64},
+        {"seq_len": 64, "gradient_checkpointing": True},
+        {"seq_len": 256, "gradient_checkpointing": True, "eval_batch_size": 1},
+        {"seq_len": 64, "eval_batch_size": 2},
+    ]
+    for change in changes:
+        found, alone = (
+            estimate(run(stage, model=model, world_size=4, micro_batch_size=4, **change))
+            for model in (shared, load_model_shape("meta-llama/Llama-3.2-1B"))
+        )
+        assert found.device.by_phase == alone.device.by_phase
+
+
+def test_copies_of_autocast_exist_in_forward() -> None:
+    """They are made as the pass begins, before anything is computed."""
+    model = load_model_shape("openai-community/gpt2")
+    plain, cast = (
+        estimate(run(0, model=model, seq_len=64, micro_batch_size=8, without_deepspeed=True, autocast=autocast))
+        for autocast in (False, True)
+    )
+    copies = [term for term in cast.terms_of("gpu") if term.phase == "forward" and "copies" in term.name]
+    assert sum(term.bytes for term in copies) == 2 * plain.num_parameters
+
+
 def test_a_70b_model_is_little_work() -> None:
     """298,000 calls: two tenths of a second."""
     model = load_model_shape("meta-llama/Llama-3.1-70B")

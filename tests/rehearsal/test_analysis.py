@@ -71,10 +71,10 @@ def test_times_of_steps_stand_in_the_report_only_if_time_was_rehearsed() -> None
 @pytest.mark.parametrize(
     ("launching", "tokens", "unit", "ranks", "words"),
     [
-        (10, 2048, "tokens", 8, "DeepSpeed, decided by kernels, if the assumed network allows"),
+        (10, 2048, "tokens", 8, "DeepSpeed, limited by GPU kernels or by a network whose speed is assumed"),
         (40, 2048, "tokens", 8, "DeepSpeed, decided by the host's Python and launches"),
         (10, 512, "tokens", 8, "DeepSpeed, decided by the host's Python and launches"),
-        (10, 512, "values", None, "without DeepSpeed, decided by kernels, if the assumed network allows"),
+        (10, 512, "values", None, "without DeepSpeed, limited by GPU kernels or by a network whose speed is assumed"),
     ],
 )
 def test_the_range_is_that_of_the_runs_class(

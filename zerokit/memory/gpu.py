@@ -15,7 +15,7 @@ from zerokit.memory.leaf_modules import with_leaf_modules
 from zerokit.memory.model_blocks import ModelCalls, model_calls_of
 from zerokit.memory.model_states import ceil_div
 from zerokit.memory.module_calls import ModuleCall
-from zerokit.memory.recording import RecordedPass, RecordedRun
+from zerokit.memory.recording import Passes, RecordedRun
 from zerokit.memory.replay import Switches, recorded_pass
 from zerokit.memory.same_object import SameObject
 from zerokit.memory.settings import Settings
@@ -114,7 +114,7 @@ def _replay(
         SameObject(layout),
         dataclasses.replace(settings, accumulation_steps=min(settings.accumulation_steps, MOST_ACCUMULATION_STEPS)),
         rank,
-        *(SameObject(one.alike) for one in passes),
+        Passes(*passes),
         has_workspace=sizes is not None,
         double_quant=run.double_quant,
         engine_makes_optimizer=run.optimizer is None,
@@ -130,8 +130,7 @@ def _recorded_run(
     same_layout: SameObject[Layout],
     settings: Settings,
     rank: int,
-    train: SameObject[RecordedPass],
-    evaluation: SameObject[RecordedPass] | None = None,
+    passes: Passes,
     *,
     has_workspace: bool,
     double_quant: bool,
@@ -139,11 +138,12 @@ def _recorded_run(
 ) -> tuple[RecordedRun, RecordedRun]:
     """What a stage does until the second step ends, from which on optimizer states exist; and in its first pass."""
     layout = same_layout.value
+    train, *evaluation = passes.each
     packed = replicated_bytes(layout, settings.stage, double_quant=double_quant)
 
     def begin(*, is_first: bool = False) -> tuple[RecordedRun, Stage]:
         run = RecordedRun()
-        calls = train.value.fetched
+        calls = train.fetched
         stage = _stage(run, layout, settings, rank, calls, is_first=is_first, **switches)
         run.hold(PACKED if settings.stage < 3 else PACKED_CONSTANTS, 1, packed)
         stage.start()
@@ -164,20 +164,20 @@ def _recorded_run(
         if before is not None and before == stage.state:
             break
         before = stage.state
-        run.play_pass(stage, train.value)
+        run.play_pass(stage, train)
         stage.end_backward(boundary=number == count)
     run.enter("step")
     stage.step()
-    if evaluation is not None:
+    for number, one in enumerate(evaluation, 1):
         enter_pass(run, stage, "evaluation")
-        run.play_pass(stage, evaluation.value, number=1)
+        run.play_pass(stage, one, number)
     run.act("end")
 
     first_pass = RecordedRun()
     if stage.gathers:
         first_pass, stage = begin(is_first=True)
         enter_pass(first_pass, stage, "forward")
-        first_pass.play_pass(stage, train.value)
+        first_pass.play_pass(stage, train)
         stage.end_backward(boundary=False)
     first_pass.act("end")
     return run, first_pass

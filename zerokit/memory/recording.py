@@ -8,7 +8,7 @@ in a row are summed up as one `Change`.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, cast
 
 from zerokit.memory.layout import Parameter
@@ -19,7 +19,7 @@ from zerokit.memory.timeline import Change, Changes, Timeline
 from zerokit.reporting.phases import Phase
 
 Action = tuple[str, tuple[Any, ...]]
-"""A method of the stage, `enter` of the timeline, or ``pass`` or ``end``, with its arguments."""
+"""A method of the stage, `enter` of the timeline, ``pass``, or what only ends a change, with its arguments."""
 
 
 class Recorder(Timeline):
@@ -82,17 +82,26 @@ class RecordedPass(Recorder):
         return {number: arguments[0] for number, (name, arguments) in enumerate(self.actions) if name == "enter"}
 
     @cached_property
-    def alike(self) -> RecordedPass:
-        """The first one with the same actions: for a stage they are one."""
-        given = {one for _, arguments in self.actions for one in arguments}
-        seen = {one: _seen_by_stage(one) for one in given}.__getitem__
-        known = _alike(tuple([(name, *map(seen, arguments)) for name, arguments in self.actions]))
-        return known.setdefault("first", self)
+    def stage_actions(self) -> tuple[Hashable, ...]:
+        """The actions as a stage sees them."""
+        arguments_of_actions = {one for _, arguments in self.actions for one in arguments}
+        seen = {one: _seen_by_stage(one) for one in arguments_of_actions}.__getitem__
+        return tuple([(name, *map(seen, arguments)) for name, arguments in self.actions])
 
 
-@lru_cache(maxsize=64)
-def _alike(actions: tuple[Hashable, ...]) -> dict[str, RecordedPass]:
-    return {}
+class Passes:
+    """Passes of one run; equal to those of another run if a stage does the same in them."""
+
+    def __init__(self, *passes: RecordedPass) -> None:
+        self.each = passes
+        self._actions = tuple(one.stage_actions for one in passes)
+        self._hash = hash(self._actions)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Passes) and self._actions == other._actions
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 def _seen_by_stage(argument: Any) -> Hashable:
@@ -110,6 +119,8 @@ class RecordedRun(Recorder):
         """Have the stage do the actions of a pass: that with this number, when all is played."""
         names = ("fetch", "release", "save", "unsave", "ready")
         actions = {name: getattr(stage, name) for name in names}
+        if self._amounts:
+            self.act("begin")
         done: list[Change | None] = []
         for change, (name, arguments) in zip(one.changes, one.actions, strict=True):
             for key, count in () if change is None else change.sums:

@@ -14,6 +14,7 @@ from zerokit.estimation import Question, Runs
 from zerokit.hardware.cluster import Cluster, Parallelism
 from zerokit.hardware.costs.card_costs import CardCosts
 from zerokit.hardware.costs.figures import figures
+from zerokit.hardware.costs.ranges import step_range
 from zerokit.hardware.hardware_file import read_hardware
 from zerokit.memory import TrainingRun, estimate
 from zerokit.memory.gpu import MOST_ACCUMULATION_STEPS
@@ -116,6 +117,20 @@ class Evaluator:
             found = step_time(run, costs, layers=self._layers_of(candidate, offer))
             self._times[key] = found
         return found
+
+    def step_time(
+        self,
+        candidate: Candidate,
+        offer: Offer,
+        of_costs: tuple[float, float],
+        seconds: float,
+        parts: dict[str, float],
+    ) -> StepTime:
+        """A step that was rehearsed, with its range; see :func:`zerokit.hardware.costs.ranges.step_range`."""
+        tokens = self._layers_of(candidate, offer).batch.tokens
+        costs = self._costs_on(replace(offer.cluster, host_bytes=None))
+        found = step_range(of_costs, seconds, parts, costs, tokens=tokens, deepspeed=True)
+        return StepTime(seconds=seconds, parts=parts, **found._asdict())
 
     def least_seconds(self, candidate: Candidate, offer: Offer) -> float:
         """No step is faster: its kernels without a pause (roofline), then the optimizer.

@@ -200,11 +200,9 @@ def rehearse(found: Configuration, job: PlanJob, evaluator: Evaluator) -> tuple[
         part: of + whole.parts.get(part, 0) - rehearsed.parts.get(part, 0) for part, of in time["breakdown"].items()
     }
     step = time["step_seconds"] + whole.seconds - rehearsed.seconds
-    # More passes are more certain, if the optimizer's step is less so: in the ratio that formulas have it.
-    of_step, of_formulas = step / time["step_seconds"], rehearsed.seconds / whole.seconds
-    low = time["low_seconds"] * of_step * of_formulas * whole.low_seconds / rehearsed.low_seconds
-    high = time["high_seconds"] * of_step * of_formulas * whole.high_seconds / rehearsed.high_seconds
-    seconds = replace(whole, low_seconds=min(low, step), seconds=step, high_seconds=max(high, step), parts=parts)
+    factor = step / time["step_seconds"]
+    of_costs = factor * time["costs_low_seconds"], factor * time["costs_high_seconds"]
+    seconds = evaluator.step_time(found.candidate, offer, of_costs, step, parts)
     return replace(found, need=need, time=seconds, fit=fit["verdict"]), report
 
 

@@ -113,7 +113,7 @@ class Plan(Choice):
     nvme_bytes: int = 0
     """Of one node."""
     step_seconds: Range
-    """Nine of ten real runs lie within; so do those of `hours` and `cost_usd`."""
+    """Nine of ten real runs should lie within. The ranges of `hours` and `cost_usd` follow from it."""
     run_class: str = ""  # as in `time` of a rehearsal
     narrower_with: list[str] = Field(default_factory=list)
     step_parts: dict[str, float] = Field(default_factory=dict)

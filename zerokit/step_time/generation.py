@@ -170,23 +170,24 @@ def _judge(
 def _largest(needed: Callable[[int], int], memory: int) -> int | None:
     """The largest batch that fits `memory`, up to :data:`_MOST_SEQUENCES`; None if none does.
 
-    The need is the maximum of straight lines, so the line between a batch that fits and one that does not is
-    above it, and its batch fits too.
+    The need is nearly the maximum of straight lines (blocks of the allocator are rounded): the line between a batch
+    that fits and one that does not is mostly above it, and its batch mostly fits too.
     """
     low, high = 1, _MOST_SEQUENCES
+    same = 0  # times in a row that the upper end stayed
     least, most = needed(low), needed(high)
     if least > memory:
         return None
     if most <= memory:
         return high
     while high - low > 1:
-        step = (memory - least) * (high - low) // (most - least)
+        step = (memory - least) * (high - low) // (most - least) if same < 4 else (high - low) // 2
         batch = low + min(max(step, 1), high - low - 1)
         more = needed(batch)
-        if more > memory:  # blocks of the allocator are not straight
-            high, most = batch, more
+        if more > memory:
+            high, most, same = batch, more, 0
         else:
-            low, least = batch, more
+            low, least, same = batch, more, same + 1
     return low
 
 

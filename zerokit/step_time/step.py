@@ -26,7 +26,7 @@ class StepTime:
     """The seconds of an optimizer step: all its micro-batches and the update."""
 
     low_seconds: float
-    """Nine of ten real runs take between this and `high_seconds`."""
+    """Nine of ten real runs should take between this and `high_seconds`."""
     seconds: float
     high_seconds: float
     parts: dict[str, float]

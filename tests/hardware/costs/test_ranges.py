@@ -44,7 +44,7 @@ def found(costs: CardCosts = COSTS, low: float = 0.8, high: float = 1.25, **chan
 
 def test_the_table_has_the_classes_of_all_runs() -> None:
     assert set(classes()) == set(TABLE["classes"])
-    words = [one["words"] for one in TABLE["classes"].values()]
+    words = [one["description"] for one in TABLE["classes"].values()]
     assert len(set(words)) == len(words)
 
 
@@ -87,7 +87,7 @@ def test_a_range_holds_the_prediction_and_that_of_its_costs(
 def test_deepspeeds_steps_are_predicted_less_well() -> None:
     its, others = found(), found(deepspeed=False)
     assert its.high_seconds > others.high_seconds >= 1.25
-    assert its.run_class == "DeepSpeed, decided by kernels"
+    assert its.run_class == "DeepSpeed, limited by GPU kernels"
 
 
 def test_costs_that_contradict_themselves_keep_their_range() -> None:
@@ -111,7 +111,7 @@ def test_what_makes_a_range_narrower_is_named_and_does() -> None:
     known = several.with_network(400)
     assert found(several).narrower_with[0] == "--network"
     assert "--network" not in found(known).narrower_with
-    assert found(several).run_class == "DeepSpeed, decided by kernels, if the assumed network allows"
+    assert found(several).run_class == "DeepSpeed, limited by GPU kernels or by a network whose speed is assumed"
     assert found(several).high_seconds > found(known).high_seconds
     assert several.spread("collective").high > known.spread("collective").high == COSTS.spread("collective").high
     unmeasured = CardCosts(Cluster(8, gpu=find_gpu("RTX 4090")))
@@ -119,6 +119,9 @@ def test_what_makes_a_range_narrower_is_named_and_does() -> None:
 
 
 def test_the_line_says_what_the_range_means() -> None:
-    meaning = "Nine of ten real runs lie within their range (DeepSpeed, decided by kernels)"
-    assert range_line("DeepSpeed, decided by kernels", []) == meaning
-    assert range_line("DeepSpeed, decided by kernels", ["--network", "x"]).endswith("). Narrower with --network, x")
+    kernels = "DeepSpeed, limited by GPU kernels"
+    meaning = f"Nine of ten real runs should lie within the range ({kernels}; "
+    assert range_line(kernels, []).startswith(meaning)
+    assert range_line(kernels, []).endswith(" published runs of this kind did)")
+    assert range_line(kernels, ["--network", "x"]).endswith("). To narrow it: --network, x")
+    assert range_line("unknown", []) == "Nine of ten real runs should lie within the range (unknown)"

@@ -92,7 +92,7 @@ def test_a_calibrated_machine_tells_of_steps_that_are_decided_alike() -> None:
     usual = Table(CHOSEN, ROWS).classes()
     certain = [row(0.01, "own", "DeepSpeed, kernels, calibrated", number=-number) for number in range(1, 200)]
     found = Table(CHOSEN, ROWS, certain).classes()
-    assert found["DeepSpeed, kernels, calibrated"]["high"] < 0.1 < usual["DeepSpeed, kernels"]["high"]
+    assert found["DeepSpeed, kernels, calibrated"]["high"] < usual["DeepSpeed, kernels"]["high"] / 3
     assert found["DeepSpeed, host, calibrated"] == usual["DeepSpeed, host"]
     assert found["other, kernels, calibrated"] == usual["other, kernels"]
 

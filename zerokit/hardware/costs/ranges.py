@@ -26,8 +26,9 @@ class StepRange(NamedTuple):
     low_seconds: float
     high_seconds: float
     run_class: str
-    """The class in words, and what would make the range narrower:"""
+    """The class in words."""
     narrower_with: list[str]
+    """What would make the range narrower."""
 
 
 def class_of(
@@ -83,16 +84,18 @@ def step_range(
     guessed = costs.cluster.num_nodes > 1 and costs.is_network_assumed
     name = class_of(shares, tokens, deepspeed=deepspeed, guessed=guessed, calibrated=calibrated)
     found, own = (_TABLE["classes"][f"{name.removesuffix(_OWN)}{end}"] for end in (calibrated * _OWN, _OWN))
-    is_own_narrower = own["high"] < found["high"] or costs.assumptions
+    is_own_narrower = not calibrated and (own["high"] < found["high"] or bool(costs.assumptions))
     hints = {"--network": guessed, "larger micro-batches": ", host" in name, "zerokit calibrate": is_own_narrower}
     low, high = of_costs
     if 0 < low <= seconds <= high:
         low = seconds * math.exp(-half_width(math.log(seconds / low), found["low"], _TABLE["power"]))
         high = seconds * math.exp(half_width(math.log(high / seconds), found["high"], _TABLE["power"]))
-    return StepRange(low, high, found["words"], [hint for hint, helps in hints.items() if helps])
+    return StepRange(low, high, found["description"], [hint for hint, helps in hints.items() if helps])
 
 
 def range_line(run_class: str, narrower_with: Sequence[str]) -> str:
     """What a range means, and what makes it narrower."""
-    narrower = f". Narrower with {', '.join(narrower_with)}" if narrower_with else ""
-    return f"Nine of ten real runs lie within their range ({run_class}){narrower}"
+    published = next((one["published"] for one in _TABLE["classes"].values() if one["description"] == run_class), None)
+    inside = f"; {published[0]} of {published[1]} published runs of this kind did" if published else ""
+    narrower = f". To narrow it: {', '.join(narrower_with)}" if narrower_with else ""
+    return f"Nine of ten real runs should lie within the range ({run_class}{inside}){narrower}"

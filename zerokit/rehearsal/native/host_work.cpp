@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <thread>
 #include <utility>
@@ -48,7 +49,7 @@ thread_local bool is_pricing = false;
 // Of the function that runs. What zerokit itself calls in its own course no real run does.
 thread_local const FunctionCost* running = nullptr;
 // The same of the script's thread, which calls what autograd's threads call.
-const FunctionCost* running_of_script = nullptr;
+std::atomic<const FunctionCost*> running_of_script{nullptr};
 // Operators that are running, each called by the one before.
 thread_local int operator_depth = 0;
 thread_local uint64_t nodes_made = 0;
@@ -85,11 +86,13 @@ const FunctionCost* remembered(void* code) {
   return static_cast<const FunctionCost*>(extra);
 }
 
-const FunctionCost* caller_now() { return running == nullptr ? running_of_script : running; }
+const FunctionCost* caller_now() {
+  return running == nullptr ? running_of_script.load(std::memory_order_relaxed) : running;
+}
 
 void set_running(const FunctionCost* cost) {
   running = cost;
-  if (std::this_thread::get_id() == script_thread) running_of_script = cost;
+  if (std::this_thread::get_id() == script_thread) running_of_script.store(cost, std::memory_order_relaxed);
 }
 
 void* evaluate_counted(void* thread_state, void* frame, int throws) {
@@ -115,9 +118,9 @@ void* evaluate_counted(void* thread_state, void* frame, int throws) {
 
 // To the function that runs a backward pass each node is one, with its hooks (torch/csrc/autograd/engine.cpp).
 std::unique_ptr<at::ObserverContext> begin_operator(const at::RecordFunction&) {
-  const FunctionCost* caller = caller_now();
-  if (operator_depth++ == 0 && caller != nullptr && caller->operator_ns > 0 && is_timing() && is_of_script()) {
-    the_clock()->owe(caller->operator_ns);
+  if (operator_depth++ == 0 && is_timing() && is_of_script()) {
+    const FunctionCost* caller = caller_now();
+    if (caller != nullptr && caller->operator_ns > 0) the_clock()->owe(caller->operator_ns);
   }
   return nullptr;
 }

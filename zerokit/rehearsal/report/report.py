@@ -349,11 +349,12 @@ class TimeReport(Part):
     rank: int
     step_seconds: float
     low_seconds: float
-    """Nine of ten real runs take between this and `high_seconds`."""
+    """Nine of ten real runs should take between this and `high_seconds`."""
     high_seconds: float
     run_class: str
-    """By which the range is calibrated, and what would make it narrower:"""
+    """By which the range is calibrated."""
     narrower_with: list[str]
+    """What would make the range narrower."""
     costs_low_seconds: float
     """If all costs are as low as they may be; `costs_high_seconds`: as high. Work that was hidden may then show."""
     costs_high_seconds: float
