@@ -72,8 +72,8 @@ def test_times_of_steps_stand_in_the_report_only_if_time_was_rehearsed() -> None
     ("launching", "tokens", "unit", "ranks", "words"),
     [
         (10, 2048, "tokens", 8, "DeepSpeed, limited by GPU kernels or by a network whose speed is assumed"),
-        (40, 2048, "tokens", 8, "DeepSpeed, decided by the host's Python and launches"),
-        (10, 512, "tokens", 8, "DeepSpeed, decided by the host's Python and launches"),
+        (40, 2048, "tokens", 8, "DeepSpeed, limited by the host's Python and launches"),
+        (10, 512, "tokens", 8, "DeepSpeed, limited by the host's Python and launches"),
         (10, 512, "values", None, "without DeepSpeed, limited by GPU kernels or by a network whose speed is assumed"),
     ],
 )
