@@ -41,6 +41,7 @@ processors used as cards."""
 _FUNCTION_COSTS = ("alike", "measured")
 """Of functions of libraries; see `CardCosts.measures_functions`."""
 
+
 @dataclass(frozen=True)
 class Hardware:
     """Content of a hardware file."""

@@ -130,7 +130,7 @@ class Evaluator:
         tokens = self._layers_of(candidate, offer).batch.tokens
         costs = self._costs_on(replace(offer.cluster, host_bytes=None))
         found = step_range(of_costs, seconds, parts, costs, tokens=tokens, deepspeed=True)
-        return StepTime(seconds=seconds, parts=parts, **found._asdict())
+        return StepTime(seconds=seconds, parts=parts, of_costs=list(of_costs), **found._asdict())
 
     def least_seconds(self, candidate: Candidate, offer: Offer) -> float:
         """No step is faster: its kernels without a pause (roofline), then the optimizer.

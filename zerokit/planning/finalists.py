@@ -200,9 +200,11 @@ def rehearse(found: Configuration, job: PlanJob, evaluator: Evaluator) -> tuple[
         part: of + whole.parts.get(part, 0) - rehearsed.parts.get(part, 0) for part, of in time["breakdown"].items()
     }
     step = time["step_seconds"] + whole.seconds - rehearsed.seconds
-    factor = step / time["step_seconds"]
-    of_costs = factor * time["costs_low_seconds"], factor * time["costs_high_seconds"]
-    seconds = evaluator.step_time(found.candidate, offer, of_costs, step, parts)
+    low, high = (
+        time[f"costs_{end}_seconds"] + whole.of_costs[place] - rehearsed.of_costs[place]
+        for place, end in enumerate(("low", "high"))
+    )
+    seconds = evaluator.step_time(found.candidate, offer, (low, high), step, parts)
     return replace(found, need=need, time=seconds, fit=fit["verdict"]), report
 
 

@@ -34,6 +34,8 @@ class StepTime:
     run_class: str = ""
     """See :class:`zerokit.hardware.costs.ranges.StepRange`; also `narrower_with`."""
     narrower_with: list[str] = field(default_factory=list)
+    of_costs: list[float] = field(default_factory=list)
+    """The fewest and the most seconds within the uncertainty of all costs."""
 
 
 def step_time(
@@ -249,8 +251,9 @@ def _result(streams: Streams, seconds: float, costs: CardCosts, batch: Batch) ->
         parts[name] = min(busy.get(kind, 0.0), left)
         left -= parts[name]
     parts["launch"] = left
-    found = step_range(_range(parts, busy, costs), seconds, parts, costs, tokens=batch.tokens, deepspeed=True)
-    return StepTime(seconds=seconds, parts=parts, **found._asdict())
+    of_costs = _range(parts, busy, costs)
+    found = step_range(of_costs, seconds, parts, costs, tokens=batch.tokens, deepspeed=True)
+    return StepTime(seconds=seconds, parts=parts, of_costs=list(of_costs), **found._asdict())
 
 
 def _range(parts: dict[str, float], busy: dict[Class, float], costs: CardCosts) -> tuple[float, float]:

@@ -47,7 +47,7 @@ CALIBRATED = ROWS.with_name("whole_steps.json")
 
 COVERAGE = 0.9
 TAIL = 0.045
-"""Share of runs beyond each end: a little less than half of the tenth, because more runs of a new source lie outside."""
+"""Share of runs beyond each end: less than half of a tenth, because more runs of a new source lie outside."""
 End = Literal["low", "high"]
 ENDS: tuple[End, ...] = get_args(End)
 ENGINES = {"DeepSpeed": "DeepSpeed", "other": "without DeepSpeed"}
