@@ -116,6 +116,10 @@ def test_a_card_of_the_catalogue_goes_by_its_name(tmp_path: Path) -> None:
             {"gpu": CARD, "figures": {"beside_collective": {"value": 0.5, "low": 0.4}}},
             " (figures.beside_collective): these do not rise: 1, 0.4, 0.5, 1.4. A lowest factor is",
         ),
+        (
+            {"gpu": CARD, "figures": {"launch": {"functions": "mesured"}}},
+            " (figures.launch.functions): 'mesured' is no way to price functions. Did you mean 'measured'?",
+        ),
         ({"gpu": CARD, "kernels": {"matmul": {"int4": {}}}}, " (kernels.matmul.int4): Input should be 'bf16'"),
         ({"gpu": CARD, "figures": {"launch": {"low": 3}}}, "(figures.launch): these do not rise: 3, 1, 1.85"),
         (
