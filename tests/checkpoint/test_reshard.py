@@ -7,6 +7,7 @@ import json
 import pickle
 import re
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 from deepspeed.runtime.fp16.loss_scaler import LossScaler
 from deepspeed.runtime.zero.config import ZeroStageEnum
 
+from tests import processes
 from tests.checkpoint.small import MODEL, save_checkpoint, save_stage_2, save_stage_3
 from tests.cli import conftest
 from tests.validation.launched.damage import rewrite
@@ -105,6 +107,18 @@ def test_a_content_that_holds_itself_is_written_as_such(tmp_path: Path) -> None:
     torch.save(content, tmp_path / "x.pt")
     found = pickle.loads(make_pickle(read_archive(tmp_path / "x.pt").content).content)
     assert found["again"] is found
+
+
+def test_a_pickle_is_the_same_beside_dill() -> None:
+    """datasets imports dill, which replaces methods of Python's pickler."""
+    program = """
+from collections import OrderedDict
+from zerokit.checkpoint.torch_file_writer import make_pickle
+content = {"a": [1, 2.5, None, True, "s", b"x", (1,), OrderedDict(a=1)], "type": bytes}
+print(make_pickle(content).content.hex())
+"""
+    plain, beside = (processes.checked([sys.executable, "-c", before + program]) for before in ("", "import dill\n"))
+    assert beside == plain
 
 
 def test_an_object_without_a_name_in_checkpoints_is_refused(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from zerokit.checkpoint.element_reader import BLOCK_ELEMENTS, ElementReader, converter
@@ -134,11 +135,20 @@ class _StorageOf:
     numel: int
 
 
+_PLAIN = (bool, float, bytes, bytearray, str, tuple, list, dict, set, frozenset, type)
+"""Types that `pickle._Pickler` has a method for, by their names."""
+
+
 class _Pickler(pickle._Pickler):
     """Makes protocol 2, like torch. Nothing that it names is imported: unlike the faster C pickler, this one
     accepts the name of a class."""
 
-    dispatch: ClassVar[Any] = {**pickle._Pickler.dispatch, CheckedDict: pickle._Pickler.dispatch[dict]}
+    # Not pickle's own table: dill, which datasets imports, replaces methods in it.
+    dispatch: ClassVar[Any] = {
+        **{kind: getattr(pickle._Pickler, f"save_{kind.__name__}") for kind in _PLAIN},
+        **{type(None): pickle._Pickler.save_none, int: pickle._Pickler.save_long},  # type: ignore[attr-defined]
+        **{FunctionType: pickle._Pickler.save_global, CheckedDict: pickle._Pickler.save_dict},  # type: ignore[attr-defined]
+    }
 
     def __init__(self, text: io.BytesIO) -> None:
         super().__init__(text, protocol=2)
