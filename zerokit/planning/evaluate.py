@@ -128,7 +128,7 @@ class Evaluator:
     ) -> StepTime:
         """A step that was rehearsed, with its range; see :func:`zerokit.hardware.costs.ranges.step_range`."""
         tokens = self._layers_of(candidate, offer).batch.tokens
-        costs = self._costs_on(replace(offer.cluster, host_bytes=None))
+        _, costs = self._on(candidate, offer)
         found = step_range(of_costs, seconds, parts, costs, tokens=tokens, deepspeed=True)
         return StepTime(seconds=seconds, parts=parts, of_costs=list(of_costs), **found._asdict())
 
