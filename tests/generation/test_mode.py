@@ -124,6 +124,15 @@ def test_quantized_models_are_never_divided(model: ModelFiles, engine: Engine) -
     assert choose_mode(TwoRanks(0), engine, quantized, options(), WORK).mode == "replicated"
 
 
+@pytest.mark.parametrize(("room", "chosen"), [(1.5, "replicated"), (0.9, "sharded")], ids=str)
+def test_models_that_cannot_be_counted_are_judged_by_their_weights(
+    room: float, chosen: str, model: ModelFiles, engine: Engine
+) -> None:
+    unknown = replace(model, config=BloomConfig(n_layer=1, n_head=2, hidden_size=4, num_attention_heads=[2]))
+    free = int(room * 4 * (model.num_parameters or 0))
+    assert choose_mode(TwoRanks(free), engine, unknown, options(), WORK).mode == chosen
+
+
 def test_tensor_parallelism_needs_a_plan_also_where_memory_is_not_known(model: ModelFiles, engine: Engine) -> None:
     bloom = replace(model, config=BloomConfig(n_layer=1, n_head=2, hidden_size=4))
     with pytest.raises(ConfigError, match=r"--mode: tensor is not possible: .* does not go with bloom"):

@@ -74,9 +74,9 @@ def choose_mode(group: RankGroup, engine: Engine, model: ModelFiles, options: Op
     free = replace(least, host_bytes=min(one.host_bytes for one in found))
     modes = _modes(engine, options, free)
     shape = None if model.num_parameters is None else shape_of(model.config)
-    if shape is None:  # quantized weights, which ZeRO-3 cannot partition, or no language model
+    if shape is None:
         _check_tensor(group.ranks, model, modes)
-        return engine.in_mode("replicated" if "replicated" in modes else modes[0])
+        return engine.in_mode(_mode_by_weights(model, engine, modes, free))
     run = _generation_run(group.ranks, shape, free, engine, options, work, modes[0])
     is_default = (options.batch_size, options.max_batch_tokens) == (Options.batch_size, None)
     share = -(-work.sequences // group.ranks.world_size)
@@ -107,6 +107,18 @@ def _modes(engine: Engine, options: Options, free: Free) -> Sequence[GenerationM
     if options.mode == "auto" and free.card is None:
         return [mode for mode in modes if mode != "offloaded"] or modes
     return modes
+
+
+def _mode_by_weights(
+    model: ModelFiles, engine: Engine, modes: Sequence[GenerationMode], free: Free
+) -> GenerationMode:
+    """The mode for a model whose KV cache and workspace cannot be counted: the first whose weights leave room."""
+    bytes_each = 4 if engine.precision == "fp32" else 2
+    # ZeRO-3 cannot partition quantized weights, whose number is not known.
+    fits = model.num_parameters is None or bytes_each * model.num_parameters < free.device_bytes
+    if "replicated" in modes and fits:
+        return "replicated"
+    return "sharded" if "sharded" in modes else modes[0]
 
 
 def _check_tensor(ranks: Ranks, model: ModelFiles, modes: Sequence[GenerationMode]) -> None:
