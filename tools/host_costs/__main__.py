@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tools.host_costs import workloads
-from tools.host_costs.fit import Fitted, fit, groups, typical, with_nodes
+from tools.host_costs.fit import Fitted, fit, groups, undisturbed, with_nodes
 from tools.host_costs.profiler import NODE, OPERATOR, Overhead, Profiler
 from zerokit.calibration.host import count_calls, programs
 from zerokit.calibration.seconds import seconds_of
@@ -31,7 +31,7 @@ from zerokit.hardware.costs.python_calls import function_name
 
 WRITTEN = Path(python_calls.__file__).with_suffix(".json")
 PACKAGES = ("deepspeed", "torch", "accelerate", "transformers")
-WARM, STEPS, OVERHEADS = 4, 3, 7
+WARM, STEPS, OVERHEADS = 4, 7, 7
 LEAST_SHARE = 2e-5
 """Of a workload's time: functions below it in all workloads are left out."""
 PLAIN_SHARE = 0.002
@@ -72,8 +72,34 @@ def is_known_package(name: Name) -> bool:
     return not name[0].startswith(("/", "<", "tools/"))
 
 
+class Repeated(NamedTuple):
+    """A step that was profiled several times."""
+
+    plain: float
+    """Units without the profiler."""
+    samples: dict[str, Any]
+    """Of one step, with `units` without the profiler's part."""
+
+
+def repeated(step: workloads.Step, profiler: Profiler, unit: Unit, overhead: Overhead) -> Repeated:
+    """Profile a step that always does the same."""
+    gc.disable()
+    profiler.samples(step)
+    plain, found = [], []
+    for _ in range(STEPS):
+        ns = unit.ns()
+        begin = time.thread_time_ns()
+        step()
+        plain.append((time.thread_time_ns() - begin) / ns)
+        samples = profiler.samples(step)
+        counts = {key: samples[key] for key in ("code", "frames", "operators", "nodes")}
+        found.append(counts | {"units": own_units(samples, ns, overhead)})
+    gc.enable()
+    return Repeated(statistics.median(plain), undisturbed(found))
+
+
 def own_units(samples: Any, ns: float, overhead: Overhead) -> Any:
-    """Units of frames and nodes without the profiler's part; `ns`: of a unit."""
+    """Units of samples without the profiler's part; `ns`: of a unit."""
     # Python gives no arguments to the operators of a node.
     of_operator = overhead.operator - overhead.binding * (samples["code"] == NODE)
     own = samples["ns"] / ns - samples["frames"] * overhead.frame - samples["operators"] * of_operator
@@ -100,36 +126,24 @@ def main() -> None:
         with workloads.step_of(workload) as step:
             for _ in range(WARM):
                 step()
-            gc.disable()
-            profiler.samples(step)
-            for _ in range(STEPS):
-                ns = unit.ns()
-                begin = time.thread_time_ns()
-                step()
-                plain = time.thread_time_ns() - begin
-                samples = profiler.samples(step)
-                is_operator = samples["code"] == OPERATOR
-                operators = typical(samples["ns"][is_operator] / ns) * is_operator.sum()
-                samples = samples[~is_operator]
-                names = [function_name(code) for code in profiler.codes()]
-                units = own_units(samples, ns, overhead)
-                counted: dict[Name, Any] = {}
-                for places in by_code(samples["code"]):
-                    code = samples["code"][places[0]]
-                    name = OF_NODES if code == NODE else names[code]
-                    found = {key: samples[key][places] for key in ("frames", "operators", "nodes")}
-                    parts[name].append(found | {"units": units[places]})
-                    numbers = np.array([len(places), *(one.sum() for one in found.values())])
-                    counted[name] = counted.get(name, 0) + numbers
-                    shares[name] = max(shares[name], units[places].sum() / (plain / ns))
-                steps.append(
-                    Profiled(
-                        *(workload, plain / ns, counted),
-                        operators + overhead.binding * int(samples["operators"][samples["code"] >= 0].sum()),
-                    )
-                )
-            gc.enable()
-        print(f"{workload}: unit {ns:.0f} ns, {plain / 1e6:.1f} ms", file=sys.stderr, flush=True)
+            found = repeated(step, profiler, unit, overhead)
+        names = [function_name(code) for code in profiler.codes()]
+        samples = found.samples
+        counted: dict[Name, Any] = {}
+        for places in by_code(samples["code"]):
+            code = samples["code"][places[0]]
+            if code == OPERATOR:
+                operators = samples["units"][places].sum()
+                continue
+            name = OF_NODES if code == NODE else names[code]
+            parts[name].append({key: samples[key][places] for key in ("frames", "operators", "nodes", "units")})
+            calls = [samples[key][places].sum() for key in ("frames", "operators", "nodes")]
+            counted[name] = counted.get(name, 0) + np.array([len(places), *calls])
+            shares[name] = max(shares[name], samples["units"][places].sum() / found.plain)
+        operators += overhead.binding * samples["operators"][samples["code"] >= 0].sum()
+        steps.append(Profiled(workload, found.plain, counted, operators))
+        explained = (operators + samples["units"][samples["code"] != OPERATOR].sum()) / found.plain
+        print(f"{workload}: {found.plain:.0f} units, {explained:.0%} in samples", file=sys.stderr, flush=True)
     costs = {name: fit(groups(joined(found))) for name, found in parts.items()}
     if options.show:
         show(costs, steps)

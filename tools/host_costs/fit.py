@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-_FEW = 8
-"""Samples of a group below which one that was disturbed would decide its mean: their lower third counts."""
-_DISTURBED = 4
-"""Times the median beyond which a sample was disturbed by another program."""
+
+def undisturbed(steps: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One step without what other programs added to its repetitions.
+
+    A program that takes the processor adds its time to a few samples, at other places in each repetition: the median
+    of each place has none of it, and keeps what takes long each time.
+
+    Args:
+        steps: arrays of one length in each step, by name; `units`, and others that are the same in all steps. Those
+            steps count whose others are the most frequent.
+    """
+    alike: dict[bytes, list[dict[str, Any]]] = defaultdict(list)
+    for step in steps:
+        alike[b"".join(step[key].tobytes() for key in step if key != "units")].append(step)
+    usual = max(alike.values(), key=len)
+    return usual[0] | {"units": np.median([step["units"] for step in usual], axis=0)}
 
 
 class Observed(NamedTuple):
@@ -36,16 +49,8 @@ def groups(samples: Any) -> list[Observed]:
     found = []
     for place, kind in enumerate(kinds):
         units = samples["units"][places == place]
-        found.append(Observed(*map(int, kind), len(units), typical(units)))
+        found.append(Observed(*map(int, kind), len(units), float(units.mean())))
     return found
-
-
-def typical(units: Any) -> float:
-    """The mean of equal work, without what other programs add to a few samples."""
-    if len(units) < _FEW:
-        return float(np.quantile(units, 1 / 3, method="lower"))
-    kept = units[units <= _DISTURBED * max(np.median(units), 0)]
-    return float(kept.mean() if len(kept) else np.median(units))
 
 
 class Fitted(NamedTuple):

@@ -112,7 +112,7 @@ def _load_all(names: list[str], *, speaks: bool) -> None:
             _check_torch_lock(target / "lock")
             if not any(target.glob("*.so")):
                 check_compiler()
-                console.note(f"{COMPILING}{builder.name}, once per environment: about a minute")
+                console.note(f"{COMPILING}{builder.name}, once per environment: a minute or more")
             _load(builder)
             _write_digest(target)
 

@@ -51,6 +51,10 @@ class Work:
         longest = max(len(request.tokens) for request in requests)
         return cls(longest, new_tokens, sum(request.num_completions for request in requests))
 
+    def per_rank(self, num_ranks: int) -> int:
+        """Sequences of the rank that has most of them."""
+        return -(-self.sequences // num_ranks)
+
 
 @dataclass(frozen=True)
 class Free:
@@ -79,7 +83,7 @@ def choose_mode(group: RankGroup, engine: Engine, model: ModelFiles, options: Op
         return engine.in_mode(_mode_by_weights(model, engine, modes, free))
     run = _generation_run(group.ranks, shape, free, engine, options, work, modes[0])
     is_default = (options.batch_size, options.max_batch_tokens) == (Options.batch_size, None)
-    share = -(-work.sequences // group.ranks.world_size)
+    share = work.per_rank(group.ranks.world_size)
     costs = CardCosts(run.cluster) if run.cluster.gpu is not None and run.cluster.gpu.tflops else None
     judged = judge_modes(
         run, free.device_bytes, costs=costs, modes=modes, is_running=True, most_sequences=share if is_default else 0
@@ -109,9 +113,7 @@ def _modes(engine: Engine, options: Options, free: Free) -> Sequence[GenerationM
     return modes
 
 
-def _mode_by_weights(
-    model: ModelFiles, engine: Engine, modes: Sequence[GenerationMode], free: Free
-) -> GenerationMode:
+def _mode_by_weights(model: ModelFiles, engine: Engine, modes: Sequence[GenerationMode], free: Free) -> GenerationMode:
     """The mode for a model whose KV cache and workspace cannot be counted: the first whose weights leave room."""
     bytes_each = 4 if engine.precision == "fp32" else 2
     # ZeRO-3 cannot partition quantized weights, whose number is not known.
@@ -148,7 +150,7 @@ def _generation_run(
         prompt_tokens=work.prompt_tokens,
         new_tokens=work.new_tokens,
         on_cpu=free.card is None,
-        batch_size=min(rows, max(1, -(-work.sequences // ranks.world_size))),
+        batch_size=min(rows, max(1, work.per_rank(ranks.world_size))),
         precision=engine.precision,
         zero=zero if options.ds_config is not None and zero["stage"] == 3 else {},
         sequences=work.sequences,

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tools.host_costs.fit import Fitted, fit, groups, with_nodes
+from tools.host_costs.fit import Fitted, fit, groups, undisturbed, with_nodes
 from zerokit.hardware.costs.python_calls import FunctionCost, function_cost, function_name, functions
 
 
@@ -45,8 +45,16 @@ def test_a_loop_costs_by_its_callees() -> None:
     frames = [10] * 20 + [40] * 20 + [10] * 20
     operators = [0] * 40 + [30] * 20
     units = [3 + 2 * frame + 0.5 * operator for frame, operator in zip(frames, operators, strict=True)]
-    units[5] = 5000.0  # another program ran meanwhile
     assert fit(groups(samples(frames, operators, units))) == pytest.approx((3, 2, 0.5, 0))
+
+
+def test_what_is_not_in_most_repetitions_is_no_part_of_a_step() -> None:
+    usual = samples([1, 2, 1], [0, 0, 3], [1.0, 50.0, 2.0])
+    disturbed = samples([1, 2, 1], [0, 0, 3], [900.0, 52.0, 2.0])
+    longer = samples([1, 2, 1, 1], [0, 0, 3, 0], [1.0, 1.0, 1.0, 1.0])
+    found = undisturbed([longer, usual, disturbed, usual])
+    assert list(found["units"]) == [1, 50, 2]
+    assert list(found["frames"]) == [1, 2, 1]
 
 
 def test_what_never_varies_is_part_of_the_call() -> None:

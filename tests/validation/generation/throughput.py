@@ -1,7 +1,7 @@
 """Tokens per second of 500 prompts with a realistic spread of lengths.
 
-Run ``python -m tests.validation.generation.throughput``. It compares zerokit's decoder with a loop that calls
-transformers' ``generate`` with one batch after the other, in one process on one thread. The model counts down
+Run ``python -m tests.validation.generation.throughput [SIZE ...]``. It compares zerokit's decoder with a loop that
+calls transformers' ``generate`` with one batch after the other, in one process on one thread. The model counts down
 from the last token of the prompt to the end token, so both make the same tokens. Lengths are log-normal: the
 median completion has 25 tokens, the longest 128. Rates are per second of CPU.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 import time
 from collections.abc import Callable
 from functools import partial, wraps
@@ -73,12 +74,15 @@ def zerokit(model: Any, prompts: list[list[int]], config: GenerationConfig, **si
     return sum(made)
 
 
-def main() -> None:
-    """Measure, print and write the record."""
+def main(chosen: list[str]) -> None:
+    """Measure models, print and write the record."""
     torch.set_num_threads(1)
     config = GenerationConfig(max_new_tokens=LONGEST, eos_token_id=END, pad_token_id=0, do_sample=False)
     record: dict[str, Any] = {"prompts": NUM_PROMPTS, "threads": 1, "tokens_per_cpu_second": {}}
-    for name, sizes in MODELS.items():
+    if RECORD.is_file():
+        record |= json.loads(RECORD.read_text(encoding="utf-8"))
+    for name in chosen or MODELS:
+        sizes = MODELS[name]
         shape = LlamaConfig(vocab_size=320, num_key_value_heads=6, max_position_embeddings=1024, **sizes)
         model = Countdown(shape).eval()
         model.generation_config = GenerationConfig()
@@ -100,4 +104,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
