@@ -13,7 +13,6 @@ no step is faster than the roofline, memory grows as `Fitting` says, and a setti
 
 from __future__ import annotations
 
-import gc
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -24,6 +23,7 @@ from typing import Any, Literal, Protocol
 
 from zerokit.choices import OffloadDevice
 from zerokit.errors import ZerokitError
+from zerokit.garbage import paused_collection
 from zerokit.hardware.cluster import DATA_PARALLEL, Parallelism
 from zerokit.models.parallelism import SEQUENCE_SIZES, DividedModel, parallelism_misfit
 from zerokit.planning.cache import remember, remembered
@@ -437,21 +437,17 @@ def search(job: PlanJob, costs: Costs, *, progress: Callable[[str], None] = lamb
     """Find the best settings of each offer; an interrupt (Ctrl-C) returns what was found so far."""
     space = space_of(job)
     fitting, result = Fitting(costs, space), SearchResult()
-    collects = gc.isenabled()
-    gc.disable()  # it would look at the many results again and again, of which none is in a cycle
     try:
-        # What does not fit a large card does not fit a small one, which then needs no seconds.
-        for offer in sorted(job.offers, key=lambda one: (one.num_gpus, -one.gpu.memory_bytes)):
-            if not any(one.micro_batches(offer.num_gpus) for one in (space, *space.for_long_sequences(offer))):
-                result.undivided.append(offer)
-                continue
-            progress(offer.words)
-            result.offers.append(best_of_offer(offer, space, costs, fitting))
+        with paused_collection():
+            # What does not fit a large card does not fit a small one, which then needs no seconds.
+            for offer in sorted(job.offers, key=lambda one: (one.num_gpus, -one.gpu.memory_bytes)):
+                if not any(one.micro_batches(offer.num_gpus) for one in (space, *space.for_long_sequences(offer))):
+                    result.undivided.append(offer)
+                    continue
+                progress(offer.words)
+                result.offers.append(best_of_offer(offer, space, costs, fitting))
     except KeyboardInterrupt:
         result.is_complete = False
-    finally:
-        if collects:
-            gc.enable()
     return result
 
 
