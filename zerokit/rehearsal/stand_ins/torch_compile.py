@@ -94,7 +94,7 @@ def install(setup: RankSetup) -> None:
 
 
 def _compile_when_called(compile_with: Any, model: Any = None, **given: Any) -> Any:
-    """Compile a function of a module that is being imported when it is called: bitsandbytes has some for other GPUs."""
+    """Compile a function when it is called if its module is being imported: few runs call those of bitsandbytes."""
     module = sys.modules.get(getattr(model, "__module__", None) or "")
     if not getattr(getattr(module, "__spec__", None), "_initializing", False) or not inspect.isfunction(model):
         return compile_with(model, **given)
