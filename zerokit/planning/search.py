@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass, field, replace
+from functools import cached_property
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any, Literal, Protocol
@@ -183,7 +184,7 @@ class Miss:
     candidate: Candidate
     need: Need
 
-    @property
+    @cached_property
     def shortage(self) -> float:
         """The need as a share of the memory, of the GPU or the host: whichever is more."""
         host = self.offer.cluster.known_host_bytes
@@ -301,7 +302,7 @@ class Fitting:
             need = self.need(nearest.candidate)
             if need is nearest.need:
                 break
-            result.misses.remove(nearest)
+            result.misses = [one for one in result.misses if one is not nearest]
             if need is not None:
                 result.misses.append(replace(nearest, need=need))
 
@@ -458,5 +459,7 @@ def _sizes(candidate: Candidate) -> tuple[int, int, bool]:
 
 
 def _with_micro_batch(candidate: Candidate, size: int) -> Candidate:
+    if size == candidate.micro_batch_size:
+        return candidate
     sequences = candidate.micro_batch_size * candidate.gradient_accumulation_steps
     return replace(candidate, micro_batch_size=size, gradient_accumulation_steps=sequences // size)
