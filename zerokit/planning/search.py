@@ -397,18 +397,13 @@ def space_of(job: PlanJob) -> Space:
 
 def search_or_remember(job: PlanJob, evaluator: Evaluator, progress: Callable[[str], None]) -> SearchResult:
     """The result of :func:`search`; that of an earlier run if at most prices, limits and the goal differ."""
-    offers = job.offers
-    key = [
-        "search",
-        evaluator.cache_key,
-        repr(space_of(job)),
-        [repr(replace(one, usd_per_gpu_hour=0.0)) for one in offers],
-    ]
+    offers, space = job.offers, space_of(job)
+    key = ["search", evaluator.cache_key, repr(space), [repr(replace(one, usd_per_gpu_hour=0.0)) for one in offers]]
     found: Any = remembered(key)
     with suppress(TypeError, LookupError, ValueError):  # none, or no result
         parts = [OfferResult(offers[place], *_from_json(offers[place], saved)) for place, saved in found["offers"]]
         return SearchResult(parts, [offers[place] for place in found["undivided"]])
-    result = search(job, evaluator, progress=progress)
+    result = search(job, evaluator, space, progress=progress)
     if result.is_complete:
         saved = [(offers.index(one.offer), _to_json(one)) for one in result.offers]
         remember(key, {"offers": saved, "undivided": [offers.index(one) for one in result.undivided]})
@@ -434,9 +429,14 @@ def _from_json(offer: Offer, saved: list[Any]) -> tuple[Configuration | None, Co
     return fits, tight, [Miss(offer, candidate_of(miss[0]), Need(*miss[1]))] if miss else []
 
 
-def search(job: PlanJob, costs: Costs, *, progress: Callable[[str], None] = lambda words: None) -> SearchResult:
-    """Find the best settings of each offer; an interrupt (Ctrl-C) returns what was found so far."""
-    space = space_of(job)
+def search(
+    job: PlanJob, costs: Costs, space: Space | None = None, *, progress: Callable[[str], None] = lambda words: None
+) -> SearchResult:
+    """Find the best settings of each offer; an interrupt (Ctrl-C) returns what was found so far.
+
+    `space`: that of :func:`space_of`, if it is known.
+    """
+    space = space or space_of(job)
     fitting, result = Fitting(costs, space), SearchResult()
     try:
         with paused_collection():
