@@ -432,10 +432,7 @@ def _from_json(offer: Offer, saved: list[Any]) -> tuple[Configuration | None, Co
 def search(
     job: PlanJob, costs: Costs, space: Space | None = None, *, progress: Callable[[str], None] = lambda words: None
 ) -> SearchResult:
-    """Find the best settings of each offer; an interrupt (Ctrl-C) returns what was found so far.
-
-    `space`: that of :func:`space_of`, if it is known.
-    """
+    """Find the best settings of each offer; an interrupt (Ctrl-C) returns what was found so far."""
     space = space or space_of(job)
     fitting, result = Fitting(costs, space), SearchResult()
     try:

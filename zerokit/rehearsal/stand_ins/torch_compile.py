@@ -99,12 +99,7 @@ def _compile_when_called(compile_with: Any, model: Any = None, **given: Any) -> 
     if not getattr(getattr(module, "__spec__", None), "_initializing", False) or not inspect.isfunction(model):
         return compile_with(model, **given)
     compiled = functools.cache(lambda: compile_with(model, **given))
-
-    @functools.wraps(model)
-    def runs(*arguments: Any, **options: Any) -> Any:
-        return compiled()(*arguments, **options)
-
-    return runs
+    return functools.wraps(model)(lambda *arguments, **options: compiled()(*arguments, **options))
 
 
 def _run_uncompiled(compile_with: Any, model: Any = None, **given: Any) -> Any:
