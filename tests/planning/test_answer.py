@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from random import Random
 from typing import get_args
@@ -12,7 +13,7 @@ from tests.planning.test_search import RandomCosts
 from zerokit.hardware.gpus import find_gpu
 from zerokit.models import load_model_shape
 from zerokit.planning.answer import answer, answer_parts
-from zerokit.planning.candidates import Offer
+from zerokit.planning.candidates import Candidate, Offer
 from zerokit.planning.job import Limits, PlanJob
 from zerokit.planning.prices import load_prices
 from zerokit.planning.report import Obstacle, PlanReport
@@ -20,12 +21,20 @@ from zerokit.planning.search import search
 from zerokit.planning.workload import Workload
 from zerokit.reporting.tables import Table
 from zerokit.reporting.terminal import plain_lines
+from zerokit.step_time import StepTime
 
 CARDS = tuple(map(find_gpu, ("RTX 4090", "A100-40GB-SXM", "H100-SXM", "L40S")))
 MODEL = load_model_shape("HuggingFaceTB/SmolLM2-135M")
 
 
-def _report(seed: int, *, details: bool = False) -> PlanReport:
+class CostsByCard(RandomCosts):
+    """Each card has a class of ranges of its own."""
+
+    def seconds(self, candidate: Candidate, offer: Offer) -> StepTime:
+        return replace(super().seconds(candidate, offer), run_class=offer.gpu.name)
+
+
+def _report(seed: int, *, details: bool = False, costs: type[RandomCosts] = RandomCosts) -> PlanReport:
     random = Random(seed)
     limits = Limits(deadline_hours=random.choice((None, 5.0, 15.0)), budget_usd=random.choice((None, 20.0, 80.0)))
     offers = tuple(
@@ -47,7 +56,7 @@ def _report(seed: int, *, details: bool = False) -> PlanReport:
         goal=random.choice(("cost", "time")),  # type: ignore[arg-type]
     )
     not_sold = [(card, number, "not sold as several machines") for card in CARDS for number in (32, 64)]
-    result = search(job, RandomCosts(seed))
+    result = search(job, costs(seed))
     return answer(job, result, load_prices(), not_sold=not_sold, command="zerokit plan x", details=details)
 
 
@@ -86,6 +95,18 @@ def test_numbers_that_are_not_sold_share_a_line(reports: list[PlanReport]) -> No
     lines = list(plain_lines(answer_parts(report)))
     for numbers, reason in (("32, 64", "not sold as several"), ("12, 24", "global batch 32 does not divide")):
         assert any(line.split() and f"{numbers} x {card}" in line and reason in line for line in lines)
+
+
+def test_each_class_of_ranges_names_its_plans() -> None:
+    means = "ine of ten real runs should lie within the range"
+    for report in (_report(seed, costs=CostsByCard) for seed in range(5)):
+        lines = [line for line in report.assumptions if means in line]
+        cards = list(dict.fromkeys(plan.gpu for plan in report.plans))
+        assert len(lines) == len(cards)
+        for card, line in zip(cards, lines, strict=True):
+            assert f"({card})" in line
+            assert line.startswith("N") or line.count(" x ") == sum(plan.gpu == card for plan in report.plans)
+            assert line.startswith("N") == (len(cards) == 1)
 
 
 def test_details_list_every_option_once(reports: list[PlanReport]) -> None:

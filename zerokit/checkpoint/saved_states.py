@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import re
 import struct
@@ -17,6 +16,7 @@ from zerokit.checkpoint.step_folder import AGAIN, StepFolder, find_step_folder, 
 from zerokit.checkpoint.torch_file import Archive, StoredTensor, check_shape, read_archive
 from zerokit.documents import printable
 from zerokit.errors import CheckpointError
+from zerokit.garbage import paused_collection
 from zerokit.units import quantity
 
 StateDict = Mapping[str, Any]
@@ -72,7 +72,7 @@ def read_states(path: Path) -> list[SavedStates]:
         CheckpointError: it is no checkpoint, is damaged or of an unsupported kind; or a file of a rank is
             missing or belongs to another step, rank or run.
     """
-    with _without_garbage_collection():
+    with paused_collection():
         found = [_read(files) for files in read_step_folders(find_step_folder(path))]
     first = found[0]
     for other in found[1:]:
@@ -91,18 +91,6 @@ def read_states(path: Path) -> list[SavedStates]:
             hint=AGAIN,
         )
     return found
-
-
-@contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Switch off garbage collection: it would visit a hundred thousand new objects again and again."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _read(files: StepFolder) -> SavedStates:

@@ -13,6 +13,7 @@ from zerokit.distributed.group import count_gpus
 from zerokit.distributed.ranks import Ranks
 from zerokit.distributed.shared_memory import release_shared_memory
 from zerokit.errors import visible_lines
+from zerokit.garbage import paused_collection
 
 
 def set_up_libraries(ranks: Ranks) -> None:
@@ -37,10 +38,11 @@ def set_up_libraries(ranks: Ranks) -> None:
     # Where it is imported, it warns of kernels for 4-bit models on the CPU.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
-    import datasets
-    import deepspeed  # noqa: F401  # makes its logger, and decides on its device
-    import transformers
-    from transformers.integrations.deepspeed import unset_hf_deepspeed_config
+    with paused_collection(freezes=True):
+        import datasets
+        import deepspeed  # noqa: F401  # makes its logger, and decides on its device
+        import transformers
+        from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
     escape_logs()
     unset_hf_deepspeed_config()  # of an earlier run in this process, which would divide models as they are made

@@ -136,7 +136,7 @@ class Coordinator:
 
     def fetch(self, call: Submodule) -> None:
         """`fetch_sub_module`."""
-        if missing := [one for one in call.parameters if self._is_missing(one)]:
+        if call.parameters and (missing := [one for one in call.parameters if self._is_missing(one)]):
             self._gather(missing)
         for one in call.parameters:
             self._active[one].add(call.module)

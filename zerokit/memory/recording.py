@@ -40,11 +40,13 @@ class Recorder(Timeline):
             self._amounts.append((kind, unit, count))
 
     def free(self, kind: TermKind, unit: int, count: int) -> None:
-        self.hold(kind, unit, -count)
+        if unit and count:
+            self._counts[kind, unit] -= count
+            self._amounts.append((kind, unit, -count))
 
     def spike(self, kind: TermKind, unit: int, count: int) -> None:
-        self.hold(kind, unit, count)
-        self.free(kind, unit, count)
+        if unit and count:
+            self._amounts += (kind, unit, count), (kind, unit, -count)
 
     def enter(self, phase: Phase) -> None:
         self.act("enter", phase)

@@ -37,7 +37,7 @@ from zerokit.planning.search import Costs, Fitting, Miss, SearchResult, best_of_
 from zerokit.reporting.tables import Table
 from zerokit.reporting.terminal import Command, heading
 from zerokit.reporting.verdicts import NEGATIVE
-from zerokit.units import GIB
+from zerokit.units import GIB, listed
 
 if TYPE_CHECKING:
     from zerokit.reporting.terminal import Part
@@ -294,8 +294,11 @@ def _excess(job: PlanJob, one: Ranked) -> str:
 
 def _of_machines(chosen: Sequence[Ranked], ranked: Sequence[Ranked]) -> Iterator[str]:
     """What ranges mean, and what is assumed of networks and host memory, one sentence each."""
-    for one in chosen[:1]:
-        yield f"{range_line(one.found.time.run_class, one.found.time.narrower_with)}."
+    lines = [(range_line(one.found.time.run_class, one.found.time.narrower_with), one.offer.words) for one in chosen]
+    classes = dict.fromkeys(line for line, _ in lines)
+    for line in classes:
+        offers = listed([offer for its_line, offer in lines if its_line == line])
+        yield f"{line}." if len(classes) == 1 else f"{offers}: {line[0].lower()}{line[1:]}."
     if any(one.offer.is_network_assumed for one in chosen):
         yield "Nodes are assumed to have a network of 100 or 3,200 Gbit/s each; --network names yours."
     elif any(one.offer.is_network_assumed for one in ranked):

@@ -79,7 +79,7 @@ class Evaluator:
         self._times: dict[tuple[Candidate, str, float | None], StepTime] = {}
         self._updates: dict[tuple[Candidate, str, float | None], float] = {}
         self._costs: dict[Cluster, CardCosts] = {}
-        self._layers: dict[tuple[str, float, Candidate], Layers] = {}
+        self._layers: dict[tuple[Any, ...], Layers] = {}
         self._tokens: dict[tuple[int, int], float] = {}
         self._figures = figures() if job.hardware is None else read_hardware(job.hardware, timed=True).figures
 
@@ -211,14 +211,12 @@ class Evaluator:
         if sizes not in self._tokens:
             self._tokens[sizes] = self._job.workload.tokens_per_sequence(*sizes)
         tokens = self._tokens[sizes]
-        group, same = candidate.parallel.group_size, ("chunked_loss", "precision", "parallel", "tiled_mlp")
-        alone = Candidate(
-            *(group, 1, 1 if group == 1 else candidate.zero_stage, candidate.micro_batch_size, 1),
-            **{name: getattr(candidate, name) for name in same},
-        )
-        key = offer.gpu.name, tokens, alone
+        group = candidate.parallel.group_size
+        stage = 1 if group == 1 else candidate.zero_stage
+        same = {name: getattr(candidate, name) for name in ("chunked_loss", "precision", "parallel", "tiled_mlp")}
+        key = offer.gpu.name, tokens, stage, candidate.micro_batch_size, *same.values()
         if key not in self._layers:
-            run = self.run(alone)
+            run = self.run(Candidate(group, 1, stage, candidate.micro_batch_size, 1, **same))
             self._layers[key] = layers_of(run, self._costs_on(Cluster(1, 1, offer.gpu)), tokens)
         return self._layers[key]
 

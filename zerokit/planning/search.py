@@ -13,17 +13,18 @@ no step is faster than the roofline, memory grows as `Fitting` says, and a setti
 
 from __future__ import annotations
 
-import gc
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass, field, replace
+from functools import cached_property
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any, Literal, Protocol
 
 from zerokit.choices import OffloadDevice
 from zerokit.errors import ZerokitError
+from zerokit.garbage import paused_collection
 from zerokit.hardware.cluster import DATA_PARALLEL, Parallelism
 from zerokit.models.parallelism import SEQUENCE_SIZES, DividedModel, parallelism_misfit
 from zerokit.planning.cache import remember, remembered
@@ -183,7 +184,7 @@ class Miss:
     candidate: Candidate
     need: Need
 
-    @property
+    @cached_property
     def shortage(self) -> float:
         """The need as a share of the memory, of the GPU or the host: whichever is more."""
         host = self.offer.cluster.known_host_bytes
@@ -301,7 +302,7 @@ class Fitting:
             need = self.need(nearest.candidate)
             if need is nearest.need:
                 break
-            result.misses.remove(nearest)
+            result.misses = [one for one in result.misses if one is not nearest]
             if need is not None:
                 result.misses.append(replace(nearest, need=need))
 
@@ -396,18 +397,13 @@ def space_of(job: PlanJob) -> Space:
 
 def search_or_remember(job: PlanJob, evaluator: Evaluator, progress: Callable[[str], None]) -> SearchResult:
     """The result of :func:`search`; that of an earlier run if at most prices, limits and the goal differ."""
-    offers = job.offers
-    key = [
-        "search",
-        evaluator.cache_key,
-        repr(space_of(job)),
-        [repr(replace(one, usd_per_gpu_hour=0.0)) for one in offers],
-    ]
+    offers, space = job.offers, space_of(job)
+    key = ["search", evaluator.cache_key, repr(space), [repr(replace(one, usd_per_gpu_hour=0.0)) for one in offers]]
     found: Any = remembered(key)
     with suppress(TypeError, LookupError, ValueError):  # none, or no result
         parts = [OfferResult(offers[place], *_from_json(offers[place], saved)) for place, saved in found["offers"]]
         return SearchResult(parts, [offers[place] for place in found["undivided"]])
-    result = search(job, evaluator, progress=progress)
+    result = search(job, evaluator, space, progress=progress)
     if result.is_complete:
         saved = [(offers.index(one.offer), _to_json(one)) for one in result.offers]
         remember(key, {"offers": saved, "undivided": [offers.index(one) for one in result.undivided]})
@@ -433,25 +429,23 @@ def _from_json(offer: Offer, saved: list[Any]) -> tuple[Configuration | None, Co
     return fits, tight, [Miss(offer, candidate_of(miss[0]), Need(*miss[1]))] if miss else []
 
 
-def search(job: PlanJob, costs: Costs, *, progress: Callable[[str], None] = lambda words: None) -> SearchResult:
+def search(
+    job: PlanJob, costs: Costs, space: Space | None = None, *, progress: Callable[[str], None] = lambda words: None
+) -> SearchResult:
     """Find the best settings of each offer; an interrupt (Ctrl-C) returns what was found so far."""
-    space = space_of(job)
+    space = space or space_of(job)
     fitting, result = Fitting(costs, space), SearchResult()
-    collects = gc.isenabled()
-    gc.disable()  # it would look at the many results again and again, of which none is in a cycle
     try:
-        # What does not fit a large card does not fit a small one, which then needs no seconds.
-        for offer in sorted(job.offers, key=lambda one: (one.num_gpus, -one.gpu.memory_bytes)):
-            if not any(one.micro_batches(offer.num_gpus) for one in (space, *space.for_long_sequences(offer))):
-                result.undivided.append(offer)
-                continue
-            progress(offer.words)
-            result.offers.append(best_of_offer(offer, space, costs, fitting))
+        with paused_collection():
+            # What does not fit a large card does not fit a small one, which then needs no seconds.
+            for offer in sorted(job.offers, key=lambda one: (one.num_gpus, -one.gpu.memory_bytes)):
+                if not any(one.micro_batches(offer.num_gpus) for one in (space, *space.for_long_sequences(offer))):
+                    result.undivided.append(offer)
+                    continue
+                progress(offer.words)
+                result.offers.append(best_of_offer(offer, space, costs, fitting))
     except KeyboardInterrupt:
         result.is_complete = False
-    finally:
-        if collects:
-            gc.enable()
     return result
 
 
@@ -462,5 +456,7 @@ def _sizes(candidate: Candidate) -> tuple[int, int, bool]:
 
 
 def _with_micro_batch(candidate: Candidate, size: int) -> Candidate:
+    if size == candidate.micro_batch_size:
+        return candidate
     sequences = candidate.micro_batch_size * candidate.gradient_accumulation_steps
     return replace(candidate, micro_batch_size=size, gradient_accumulation_steps=sequences // size)

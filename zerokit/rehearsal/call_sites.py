@@ -78,6 +78,8 @@ def folder_of(package: str) -> str:
 def is_in(path: str, folder: str) -> bool:
     """Whether a file is in a folder of a package, such as ``torch/distributed/``; not if there is none."""
     package, _, inside = folder.partition("/")
+    if f"/{package}/" not in path:  # without a search for the package, once for each file
+        return False
     with suppress(ValueError):  # a stand-in for a package may have no spec
         spec = importlib.util.find_spec(package)
         # A folder of that name without code in it has no origin.

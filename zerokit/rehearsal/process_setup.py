@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from zerokit.choices import DEFAULT_PORT
 from zerokit.errors import LaunchError
+from zerokit.garbage import paused_collection
 from zerokit.hardware import GPUS_PER_NODE
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.gpus import find_gpu
@@ -84,11 +85,12 @@ def virtual_cluster(
         capability=device.capability,
         multiprocessors=device.multiprocessors,
     )
-    import torch  # noqa: F401  after the library, which it must find
+    with paused_collection():
+        import torch  # noqa: F401  after the library, which it must find
 
-    from zerokit.rehearsal.stand_ins import torch_cuda
-    from zerokit.rehearsal.stand_ins.registry import RankSetup, install_all
-    from zerokit.rehearsal.worker.launchers import watch_threads
+        from zerokit.rehearsal.stand_ins import torch_cuda
+        from zerokit.rehearsal.stand_ins.registry import RankSetup, install_all
+        from zerokit.rehearsal.worker.launchers import watch_threads
 
     torch_cuda.install(backend, device, visible=local_ranks, index=rank % local_ranks)
     backend.take_over()

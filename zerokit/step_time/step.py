@@ -188,7 +188,8 @@ class _Step:
         beside = 0.0
         for number in range(layers.count):
             times = min(max(number + 1 - self.kept, 0.0), 1.0)
-            seconds, groups, copies, own = (times * a + b for a, b in zip(again, others, strict=True))
+            seconds, groups = times * again[0] + others[0], times * again[1] + others[1]
+            copies, own = times * again[2] + others[2], times * again[3] + others[3]
             self._gather(streams, seconds, copies, self.prefetched)
             streams.host += host + own
             if self.run.activation_offloading:

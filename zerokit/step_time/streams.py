@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from operator import add
 
 from zerokit.hardware.costs.known import Class
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # and not frozen, as thousands are made
 class Work:
     """Kernels that the host launches in a row."""
 
@@ -22,11 +21,11 @@ class Work:
     """Seconds on the device, as the next two."""
     attention: float = 0.0
     memory_bound: float = 0.0
+    device: float = field(init=False)
+    """Seconds on the device."""
 
-    @cached_property
-    def device(self) -> float:
-        """Seconds on the device."""
-        return self.matmul + self.attention + self.memory_bound
+    def __post_init__(self) -> None:
+        self.device = self.matmul + self.attention + self.memory_bound
 
     def __add__(self, other: Work) -> Work:
         return Work(*map(add, self._all, other._all))

@@ -14,6 +14,7 @@ from zerokit.distributed.cores import share_threads, use_all_cores
 from zerokit.distributed.group import RankGroup, check_launch, run_on_all_ranks
 from zerokit.errors import ZerokitError, collect_errors, raise_together
 from zerokit.extras import require
+from zerokit.garbage import paused_collection
 from zerokit.recipe.load import LoadedRecipe, load_recipe
 from zerokit.recipe.training_keys import check_without_imports
 from zerokit.training.datasets import data_sources
@@ -59,9 +60,10 @@ def train(
             return
 
     # Imported here: a mistake in the recipe is reported before transformers and DeepSpeed load.
-    from zerokit.distributed.nvme import clear_swap_folder, locked_swap_folders
-    from zerokit.training.arguments import ds_config_place
-    from zerokit.training.prepare import prepare, preview
+    with paused_collection(freezes=True):
+        from zerokit.distributed.nvme import clear_swap_folder, locked_swap_folders
+        from zerokit.training.arguments import ds_config_place
+        from zerokit.training.prepare import prepare, preview
 
     if previewed is not None:
         preview(group, loaded, previewed)
@@ -72,7 +74,8 @@ def train(
         group.together(lambda: check_upload(push_to_hub) if group.ranks.is_main else None)
     context = prepare(group, loaded, **options)
 
-    from zerokit.training.run import run  # imports transformers, whose words prepare has set up
+    with paused_collection(freezes=True):
+        from zerokit.training.run import run  # imports transformers, whose words prepare has set up
 
     zero = context.resolved.ds_config["zero_optimization"] if group.policy.uses_this_machine else {}
     with (

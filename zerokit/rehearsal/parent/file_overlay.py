@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from zerokit.files import write_file
+from zerokit.rehearsal.call_sites import PACKAGE
 from zerokit.rehearsal.native.build import built_files_library
 from zerokit.rehearsal.report.report import FileChanges
 
@@ -59,8 +60,9 @@ class FileOverlay:
         kept = {path.resolve() for path in working} - temporary
         library = self._root.with_name("library.so")  # ld.so splits its list at spaces and colons
         library.symlink_to(built_files_library())
-        # Else each rehearsal would compile all of torch again.
-        compiled = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")}
+        # Else each rehearsal would compile all of torch again, and zerokit, which may lie elsewhere.
+        libraries = (sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
+        compiled = {Path(folder).resolve() for folder in (*libraries, PACKAGE)}
         # `is_real` of native/files/view.cpp reads these marks. "+": files of the folder are really written.
         # "-": they go to the overlay. "*": only files in a __pycache__ are really written. The longest path
         # decides. Files of all other folders go to the overlay.

@@ -36,7 +36,7 @@ _HINTS_OF_FAILURES = {
 }
 _INTERRUPTED = 130
 _STDERR = 2
-_POLL_SECONDS = 0.01
+_POLL_SECONDS = 0.05
 """Seconds to wait for a rank before looking at the others."""
 _SAME_FAILURE_SECONDS = 10.0
 """Seconds that the first rank has to fail for the same reason as another one."""

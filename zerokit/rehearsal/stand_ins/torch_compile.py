@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import inspect
 import math
 import os
 import sys
@@ -25,7 +26,7 @@ from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 from zerokit.rehearsal.stand_ins.triton_pointers import written_parameters
 from zerokit.rehearsal.timing.rank_time import RankTime, rank_time
 
-_COMPILE = Patch("torch", "compile", "run code as it is written without Triton")
+_COMPILE = Patch("torch", "compile", "run code as it is written without Triton, and import Inductor only to compile")
 _INDUCTOR = Patch("torch:_TorchCompileInductorWrapper", "__call__", "run as written what Inductor cannot compile here")
 _INNER = Patch(
     "torch._inductor.compile_fx",
@@ -81,6 +82,7 @@ def install(setup: RankSetup) -> None:
         TRITON_CACHE_DIR=str(folder),
         TORCHINDUCTOR_COMPILE_THREADS="1",  # no processes that compile kernels
     )
+    wrap(_COMPILE, _compile_when_called)
     wrap(_INDUCTOR, _compile_graph)
     wrap(_INNER, _compile_pass)
     put(_PRECOMPILE, lambda *_, **__: None)
@@ -89,6 +91,15 @@ def install(setup: RankSetup) -> None:
     put(_EMPTY, _empty)
     for patch, dummy in _OF_GRAPHS.items():
         put(patch, dummy)
+
+
+def _compile_when_called(compile_with: Any, model: Any = None, **given: Any) -> Any:
+    """Compile a function when it is called if its module is being imported: few runs call those of bitsandbytes."""
+    module = sys.modules.get(getattr(model, "__module__", None) or "")
+    if not getattr(getattr(module, "__spec__", None), "_initializing", False) or not inspect.isfunction(model):
+        return compile_with(model, **given)
+    compiled = functools.cache(lambda: compile_with(model, **given))
+    return functools.wraps(model)(lambda *arguments, **options: compiled()(*arguments, **options))
 
 
 def _run_uncompiled(compile_with: Any, model: Any = None, **given: Any) -> Any:

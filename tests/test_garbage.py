@@ -1,0 +1,27 @@
+"""The collector of garbage is paused, and as before afterwards."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from zerokit.garbage import paused_collection
+
+
+@pytest.fixture(params=[True, False])
+def was_on(request: pytest.FixtureRequest) -> Iterator[bool]:
+    gc.enable() if request.param else gc.disable()
+    yield request.param
+    gc.enable()
+    gc.unfreeze()
+
+
+@pytest.mark.parametrize("freezes", [True, False])
+def test_the_collector_is_paused_and_then_as_before(was_on: bool, freezes: bool) -> None:
+    frozen = gc.get_freeze_count()
+    with paused_collection(freezes=freezes):
+        assert not gc.isenabled()
+    assert gc.isenabled() == was_on
+    assert (gc.get_freeze_count() > frozen) == freezes
