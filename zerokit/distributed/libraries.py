@@ -38,7 +38,7 @@ def set_up_libraries(ranks: Ranks) -> None:
     # Where it is imported, it warns of kernels for 4-bit models on the CPU.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
-    with paused_collection(freezes=True):
+    with paused_collection():
         import datasets
         import deepspeed  # noqa: F401  # makes its logger, and decides on its device
         import transformers

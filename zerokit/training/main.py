@@ -60,7 +60,7 @@ def train(
             return
 
     # Imported here: a mistake in the recipe is reported before transformers and DeepSpeed load.
-    with paused_collection(freezes=True):
+    with paused_collection():
         from zerokit.distributed.nvme import clear_swap_folder, locked_swap_folders
         from zerokit.training.arguments import ds_config_place
         from zerokit.training.prepare import prepare, preview
@@ -74,7 +74,7 @@ def train(
         group.together(lambda: check_upload(push_to_hub) if group.ranks.is_main else None)
     context = prepare(group, loaded, **options)
 
-    with paused_collection(freezes=True):
+    with paused_collection():
         from zerokit.training.run import run  # imports transformers, whose words prepare has set up
 
     zero = context.resolved.ds_config["zero_optimization"] if group.policy.uses_this_machine else {}
