@@ -12,6 +12,7 @@ import json
 import sys
 import tempfile
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,9 @@ def _point(model_type: str, layers: int) -> Point:
     return Point(model_type, found.id, {"stage": 0}, attention=attention, changes=changes, **sizes)
 
 
-def _kernels(point: Point) -> dict[str, Any]:
+@cache
+def _kernels(model_type: str, layers: int) -> dict[str, Any]:
+    point = _point(model_type, layers)
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as out:
         description = Path(folder) / "point.json"
         description.write_text(json.dumps(point.description()), encoding="utf-8")
@@ -68,10 +71,10 @@ def _kernels(point: Point) -> dict[str, Any]:
         return found
 
 
-def _count(point: Point, side: str) -> tuple[int, float, Counter[str]]:
+def _count(model_type: str, layers: int, side: str) -> tuple[int, float, Counter[str]]:
     """Memory-bound kernels, microseconds of the host, and bytes per token by size, in one direction."""
-    found, tokens = _kernels(point), BATCH * SEQ_LEN
-    sizes = sizes_of(load_model_shape(point.config), SEQ_LEN)
+    found, tokens = _kernels(model_type, layers), BATCH * SEQ_LEN
+    sizes = sizes_of(load_model_shape(_point(model_type, layers).config), SEQ_LEN)
     number, moved = 0, Counter[str]()
     own = [one for one in found["kernels"] if one[0] in _PHASES[side]]
     before = [one[2] for one in found["kernels"] if one[0] in _PHASES["forward"]]
@@ -111,7 +114,7 @@ def rows(model_type: str) -> dict[str, Any]:
     own = sum(one.count for one in tensors if ".*." in one.name) / 2
     outside = sum(one.count for one in tensors if ".*." not in one.name)
     for side in _PHASES:
-        two, three = (_count(_point(model_type, layers), side) for layers in (2, 3))
+        two, three = (_count(model_type, layers, side) for layers in (2, 3))
         of_hooks = own * (side == "backward")
         kernels, host = three[0] - two[0] - of_hooks, three[1] - two[1] - of_hooks * hook
         moved = {name: three[2][name] - two[2][name] for name in three[2]}
