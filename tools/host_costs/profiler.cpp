@@ -3,7 +3,6 @@
 // Python lets a library run the frames of its functions (PEP 523), which leaves its bytecode specialized, unlike a
 // profiler of sys.setprofile. torch notifies observers of operators and backward nodes (ATen/record_function.h).
 #include <ATen/record_function.h>
-#include <dlfcn.h>
 
 #include <chrono>
 #include <cstdint>
@@ -12,9 +11,9 @@
 #include <thread>
 #include <vector>
 
-namespace {
+#include "python_frames.h"
 
-using EvaluateFrame = void* (*)(void* thread_state, void* frame, int throws);
+namespace {
 
 constexpr int32_t kOperator = -1, kNode = -2;
 
@@ -32,13 +31,8 @@ struct Sample {
   int64_t self_ns;
 };
 
-EvaluateFrame evaluate_frame = nullptr;
-void* (*code_of)(void* frame) = nullptr;
-int (*get_extra)(void*, ssize_t, void**) = nullptr;
-int (*set_extra)(void*, ssize_t, void*) = nullptr;
+zerokit::PythonFrames python;
 void (*add_reference)(void*) = nullptr;
-void (*release)(void*) = nullptr;
-ssize_t extra_index = -1;
 bool is_on = false;
 std::thread::id watched;
 Running* running = nullptr;  // of the watched thread
@@ -52,20 +46,17 @@ int64_t now_ns() {
 
 bool is_watched() { return is_on && std::this_thread::get_id() == watched; }
 
-// In Python 3.11, before PyUnstable_InterpreterFrame_GetCode (Include/internal/pycore_frame.h).
-void* code_of_frame_3_11(void* frame) { return static_cast<void**>(frame)[4]; }
-
 int32_t place_of(void* frame) {
-  void* code = code_of(frame);
+  void* code = python.code_of(frame);
   void* extra = nullptr;
-  get_extra(code, extra_index, &extra);
+  python.get_extra(code, python.index, &extra);
   if (extra == nullptr) {
     add_reference(code);
     codes.push_back(code);
     extra = reinterpret_cast<void*>(codes.size());
-    set_extra(code, extra_index, extra);
+    python.set_extra(code, python.index, extra);
   }
-  if (release != nullptr) release(code);
+  if (python.release != nullptr) python.release(code);
   return static_cast<int32_t>(reinterpret_cast<intptr_t>(extra) - 1);
 }
 
@@ -82,10 +73,10 @@ void end(const Running& mine) {
 }
 
 void* evaluate_watched(void* thread_state, void* frame, int throws) {
-  if (throws != 0 || !is_watched()) return evaluate_frame(thread_state, frame, throws);
+  if (throws != 0 || !is_watched()) return python.evaluate(thread_state, frame, throws);
   Running mine{running, place_of(frame)};
   begin(mine);
-  void* result = evaluate_frame(thread_state, frame, throws);
+  void* result = python.evaluate(thread_state, frame, throws);
   end(mine);
   if (running != nullptr) ++running->frames;
   return result;
@@ -117,43 +108,17 @@ void end_in_torch(const at::RecordFunction&, at::ObserverContext* context) {
   ++(mine.code == kNode ? running->nodes : running->operators);
 }
 
-template <class Function>
-bool find(Function& function, const char* name, const char* older_name = nullptr) {
-  void* found = dlsym(RTLD_DEFAULT, name);
-  if (found == nullptr && older_name != nullptr) found = dlsym(RTLD_DEFAULT, older_name);
-  function = reinterpret_cast<Function>(found);
-  return found != nullptr;
-}
-
 }  // namespace
 
 extern "C" {
 
 // With Python's lock, by the thread that is watched. 0 if this Python has another interface.
 int host_costs_start() {
-  void* (*interpreter)() = nullptr;
-  EvaluateFrame (*current)(void*) = nullptr;
-  void (*replace)(void*, EvaluateFrame) = nullptr;
-  ssize_t (*new_index)(void (*)(void*)) = nullptr;
-  if (!find(interpreter, "PyInterpreterState_Get") || !find(current, "_PyInterpreterState_GetEvalFrameFunc") ||
-      !find(replace, "_PyInterpreterState_SetEvalFrameFunc") || !find(add_reference, "Py_IncRef") ||
-      !find(new_index, "PyUnstable_Eval_RequestCodeExtraIndex", "_PyEval_RequestCodeExtraIndex") ||
-      !find(get_extra, "PyUnstable_Code_GetExtra", "_PyCode_GetExtra") ||
-      !find(set_extra, "PyUnstable_Code_SetExtra", "_PyCode_SetExtra")) {
-    return 0;
-  }
-  if (find(code_of, "PyUnstable_InterpreterFrame_GetCode")) {
-    find(release, "Py_DecRef");
-  } else {
-    code_of = code_of_frame_3_11;
-  }
-  extra_index = new_index(nullptr);
-  evaluate_frame = current(interpreter());
+  if (!zerokit::PythonFrames::find(add_reference, "Py_IncRef")) return 0;
   watched = std::this_thread::get_id();
-  replace(interpreter(), evaluate_watched);
   at::addGlobalCallback(at::RecordFunctionCallback(begin_operator, end_in_torch).scopes({at::RecordScope::FUNCTION}));
   samples.reserve(1 << 22);
-  return 1;
+  return python.replace_evaluation(evaluate_watched) ? 1 : 0;
 }
 
 void host_costs_turn(int on) { is_on = on != 0; }

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from zerokit.rehearsal.native.build import SOURCES
+
 SAMPLE = np.dtype([("code", "i4"), ("frames", "i4"), ("operators", "i4"), ("nodes", "i4"), ("ns", "i8")])
 """A frame: its code, what it called itself (frames, operators, nodes of autograd), and its own nanoseconds.
 
@@ -109,7 +111,7 @@ def _build(torch_folder: Path) -> Path:
     """The library, compiled with torch's headers."""
     folder = Path(tempfile.mkdtemp())
     library = folder / "profiler.so"
-    includes = [torch_folder / "include", torch_folder / "include" / "torch" / "csrc" / "api" / "include"]
+    includes = [torch_folder / "include", torch_folder / "include" / "torch" / "csrc" / "api" / "include", SOURCES]
     strings = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"
     compiler = shutil.which("g++") or sysconfig.get_config_var("CXX")
     words = [compiler, "-O2", "-std=c++20", "-fPIC", "-Wall", strings, "-shared", str(_SOURCE), "-o", str(library)]

@@ -1,11 +1,9 @@
 // What the host does between the operators: it runs Python, and autograd's nodes.
 //
 // Both are counted and not measured, so that the same program always takes the same time. Python lets a library run the
-// frames of its functions (PEP 523), and torch notifies observers of backward nodes (ATen/record_function.h). Python's
-// functions are looked up in the process, since its headers may not be installed.
+// frames of its functions (`python_frames.h`), and torch notifies observers of backward nodes (ATen/record_function.h).
 #include <ATen/SequenceNumber.h>
 #include <ATen/record_function.h>
-#include <dlfcn.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
@@ -14,12 +12,12 @@
 #include <thread>
 #include <utility>
 
+#include "python_frames.h"
 #include "timing.h"
 
 namespace zerokit {
 namespace {
 
-using EvaluateFrame = void* (*)(void* thread_state, void* frame, int throws);
 // Nanoseconds of a call of a function by its code object; below 0 for one of zerokit itself. `callees` gets those of each
 // frame and of each operator that it calls.
 using CodeCost = int64_t (*)(void* code, int64_t callees[2]);
@@ -31,15 +29,7 @@ struct FunctionCost {
   bool is_own;  // of zerokit
 };
 
-struct Python {
-  EvaluateFrame evaluate = nullptr;
-  void* (*code_of)(void* frame) = nullptr;
-  void (*release)(void* object) = nullptr;
-  int (*get_extra)(void* code, ssize_t index, void** extra) = nullptr;
-  int (*set_extra)(void* code, ssize_t index, void* extra) = nullptr;
-  ssize_t index = -1;
-};
-Python python;
+PythonFrames python;
 CodeCost cost_of_code = nullptr;
 int64_t node_made_ns = 0;
 int64_t node_run_ns = 0;
@@ -54,22 +44,10 @@ std::atomic<const FunctionCost*> running_of_script{nullptr};
 thread_local int operator_depth = 0;
 thread_local uint64_t nodes_made = 0;
 
-template <class Function>
-bool find(Function& function, const char* name, const char* older_name = nullptr) {
-  void* found = dlsym(RTLD_DEFAULT, name);
-  if (found == nullptr && older_name != nullptr) found = dlsym(RTLD_DEFAULT, older_name);
-  function = reinterpret_cast<Function>(found);
-  return found != nullptr;
-}
-
 // Threads beside the script's and autograd's, as those that load data, take no time of the script's.
 bool is_of_script() {
   return std::this_thread::get_id() == script_thread || torch::autograd::get_current_graph_task_id() != -1;
 }
-
-// In Python 3.11, before PyUnstable_InterpreterFrame_GetCode: f_func, f_globals, f_builtins, f_locals, f_code
-// (Include/internal/pycore_frame.h).
-void* code_of_frame_3_11(void* frame) { return static_cast<void**>(frame)[4]; }
 
 // A code object remembers its cost for good.
 const FunctionCost* remembered(void* code) {
@@ -132,30 +110,6 @@ std::unique_ptr<at::ObserverContext> count_run_node(const at::RecordFunction&) {
   return nullptr;
 }
 
-// False if this Python has another interface.
-bool count_frames() {
-  void* (*interpreter)() = nullptr;
-  EvaluateFrame (*current)(void*) = nullptr;
-  void (*replace)(void*, EvaluateFrame) = nullptr;
-  ssize_t (*new_index)(void (*)(void*)) = nullptr;
-  if (!find(interpreter, "PyInterpreterState_Get") || !find(current, "_PyInterpreterState_GetEvalFrameFunc") ||
-      !find(replace, "_PyInterpreterState_SetEvalFrameFunc") ||
-      !find(new_index, "PyUnstable_Eval_RequestCodeExtraIndex", "_PyEval_RequestCodeExtraIndex") ||
-      !find(python.get_extra, "PyUnstable_Code_GetExtra", "_PyCode_GetExtra") ||
-      !find(python.set_extra, "PyUnstable_Code_SetExtra", "_PyCode_SetExtra")) {
-    return false;
-  }
-  if (find(python.code_of, "PyUnstable_InterpreterFrame_GetCode")) {
-    find(python.release, "Py_DecRef");
-  } else {
-    python.code_of = code_of_frame_3_11;
-  }
-  python.index = new_index(nullptr);
-  python.evaluate = current(interpreter());
-  replace(interpreter(), evaluate_counted);
-  return true;
-}
-
 }  // namespace
 
 void count_made_nodes() {
@@ -184,6 +138,6 @@ int zk_clock_count_host_work(zerokit::CodeCost code_cost, int64_t node_made, int
   }
   cost_of_code = code_cost;
   script_thread = std::this_thread::get_id();
-  return count_frames() ? 1 : 0;
+  return python.replace_evaluation(evaluate_counted) ? 1 : 0;
 }
 }
