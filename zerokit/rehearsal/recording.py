@@ -225,14 +225,14 @@ class Recording:
         rest = {name: value for name, value in vars(self).items() if name not in arrays}
         rest |= {"allocator": dict(self.allocator), "facts": json.loads(self.facts.model_dump_json())}
         with new_file(path) as file:
-            np.savez(file, rest=np.array(json.dumps(rest)), **arrays)
+            np.savez(file, rest=np.frombuffer(json.dumps(rest).encode(), np.uint8), **arrays)
 
     @classmethod
     def load(cls, path: str | Path) -> Recording:
         """Read what :meth:`save` wrote. DocumentError if the file is absent or not a recording."""
         try:
             with np.load(path, allow_pickle=False) as arrays:
-                rest = json.loads(str(arrays["rest"]))
+                rest = json.loads(arrays["rest"].tobytes())
                 rest["facts"] = RankFacts.model_validate(rest["facts"])
                 return cls(**{name: arrays[name] for name in arrays.files if name != "rest"}, **rest)
         except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
