@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import re
@@ -113,6 +114,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return True, counts[item.path] > FEW, -counts[item.path]
 
     items.sort(key=place)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what lives as long as the session, such as modules and tests, out of the garbage collector's work."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000)
 
 
 @pytest.hookimpl(wrapper=True)

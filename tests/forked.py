@@ -7,6 +7,7 @@ variables that libraries read as they are imported needs a launcher.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import runpy
@@ -108,6 +109,7 @@ def _set_environment(env: Mapping[str, str]) -> None:
     # The processes of data loaders are forked, as those of a rank that a launcher starts: this one's own way
     # would have each import torch.
     multiprocessing.set_start_method(None, force=True)
+    gc.freeze()  # what is imported by now is not looked through, nor copied, as garbage is collected
     os.environ.clear()
     os.environ.update(env)
 

@@ -15,3 +15,9 @@ PACKAGE = Path(zerokit.__file__).resolve().parent
 def parsed(file: Path) -> ast.Module:
     """The tree of a file of zerokit."""
     return ast.parse(file.read_text(encoding="utf-8"))
+
+
+@cache
+def nodes(file: Path) -> tuple[ast.AST, ...]:
+    """All nodes of a file of zerokit, those of a function after it."""
+    return tuple(ast.walk(parsed(file)))

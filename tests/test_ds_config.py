@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests import processes
 from zerokit import DSConfig, check
 from zerokit.errors import ConfigError, DocumentError
 
@@ -132,17 +130,6 @@ def test_resolve_fills_auto_by_arguments_and_model() -> None:
     assert resolution["zero_optimization.reduce_bucket_size"] == 128**2
     assert resolution["train_batch_size"] == 12
     assert resolution.refused == ()
-
-
-def test_importing_it_is_light() -> None:
-    check = (
-        "import sys, zerokit\n"
-        "assert 'pydantic' not in sys.modules\n"
-        "from zerokit import DSConfig\n"
-        "DSConfig(zero_optimization={'stage': 2}).check()\n"
-        "assert not {'torch', 'transformers', 'deepspeed', 'accelerate'} & set(sys.modules)\n"
-    )
-    processes.checked([sys.executable, "-c", check])
 
 
 def test_there_is_nothing_else_in_the_package() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 import tomllib
 from importlib import metadata
@@ -13,9 +14,12 @@ from typing import Any
 import pytest
 
 from tests import processes
+from tests.cli.conftest import Run, refused, zerokit
 from tests.tiny import REPOSITORY
 from zerokit.errors import ZerokitError
 from zerokit.extras import MODULES, install_command, require
+
+__all__ = ["zerokit"]  # the fixture
 
 
 def test_they_are_the_extras_of_the_package() -> None:
@@ -100,10 +104,11 @@ main()
         (["--task.seq_lne", "8"], "--task.seq_lne: unknown key 'seq_lne'. Did you mean 'seq_len'?"),
     ],
 )
-def test_a_bad_recipe_is_answered_before_a_launcher_starts(words: list[str], line: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "zerokit", "train", "--num-gpus", "2"]
-    ended = processes.run([*command, *words], cwd=tmp_path, together=True)
-    assert (ended.returncode, ended.stdout) == (2, f"zerokit: error: {line}\n")
+def test_a_bad_recipe_is_answered_before_a_launcher_starts(
+    words: list[str], line: str, zerokit: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocess, "Popen", None)
+    assert refused(zerokit, "train", "--num-gpus", "2", *words) == f"zerokit: error: {line}\n"
 
 
 @pytest.mark.torch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import sys
 from collections.abc import Mapping, Set
@@ -14,7 +15,8 @@ import pytest
 
 from tests import processes
 from tests.each import each
-from tests.sources import PACKAGE, parsed
+from tests.reporting.pages import plan
+from tests.sources import PACKAGE, nodes, parsed
 from tests.tiny import REPOSITORY
 from zerokit import choices
 
@@ -41,7 +43,7 @@ FILES = {
 def imported_modules(file: Path) -> set[str]:
     """The modules of zerokit that `file` imports, anywhere: in functions and for types alone, too."""
     names = set()
-    for node in ast.walk(parsed(file)):
+    for node in nodes(file):
         if isinstance(node, ast.ImportFrom):
             assert not node.level, f"{file}:{node.lineno}: a relative import, which no rule sees"
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
@@ -128,7 +130,7 @@ def test_a_list_of_choices_stands_in_one_place() -> None:
     again = [
         f"{file}:{node.lineno}: {ast.unparse(node)}"
         for file in FILES.values()
-        for node in ast.walk(parsed(file))
+        for node in nodes(file)
         if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == "Literal"
         if isinstance(node.slice, ast.Tuple) and not {"config", "choices.py"} & set(file.parts)
         if frozenset(one.value for one in node.slice.elts if isinstance(one, ast.Constant)) in lists
@@ -141,7 +143,7 @@ def test_how_many_gpus_a_node_has_by_default_is_one_constant() -> None:
     numbers = [
         ast.unparse(argument)
         for file in FILES.values()
-        for node in ast.walk(parsed(file))
+        for node in nodes(file)
         if isinstance(node, ast.FunctionDef)
         for argument, default in zip(
             [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs][::-1],
@@ -158,51 +160,63 @@ def test_no_circle_of_files() -> None:
     assert circles(imports()) == set()
 
 
-def test_importing_does_not_load_torch() -> None:
-    lines = (
-        "import sys, zerokit",
-        "import zerokit.config, zerokit.recipe, zerokit.memory",
-        "from zerokit.cli.main import command_line; command_line()",
-        "import zerokit.training.main, zerokit.generation.main",
-        "from zerokit.checkpoint import compare, export, merge, prune, reshard, summary, verify",
-    )
-    heavy = "{'torch', 'transformers', 'deepspeed'} & set(sys.modules)"
-    code = "\n".join(f"{line}\nassert not {heavy}, {line!r}" for line in lines)
-    processes.checked([sys.executable, "-c", code])
-
-
-def test_a_command_does_not_pay_for_the_models_of_recipes() -> None:
-    code = "import sys; from zerokit.cli.main import command_line; command_line()"
-    code += "; assert 'zerokit.recipe.model' not in sys.modules"
-    processes.checked([sys.executable, "-c", code])
-
-
-_HEAVY = {"torch", "transformers", "deepspeed", "accelerate"}
-_CHECK = f"check {REPOSITORY / 'ds_configs' / 'zero2.json'} --fix --diff --num-gpus 8"
-_SIZES = "--num-gpus 64 --zero-stage 3 --micro-batch-size 1 --seq-len 4096 --format json"
-
-
-@pytest.mark.parametrize(
-    ("command", "exit_code", "others"),
-    [
-        (_CHECK, 0, {"numpy", "rich", "yaml"}),
-        ("config --zero-stage 3", 0, {"numpy", "yaml"}),
-        ("schema", 0, {"numpy", "yaml"}),
-        ("--help", 0, {"numpy", "yaml"}),
-        ("explain-exit -9", 0, set()),
-        (f"estimate llama-3.1-70b {_SIZES}", 0, {"numpy", "rich.table"}),
-        (f"estimate config.json {_SIZES}", 2, {"numpy", "rich.table"}),
-    ],
+_LIGHT_IMPORTS = (
+    ("import sys, zerokit", {"pydantic"}),
+    ("from zerokit.cli.main import command_line; command_line()", {"zerokit.recipe.model"}),
+    ("import zerokit.memory", {"numpy"}),
+    ("import zerokit.step_time", {"numpy"}),
+    ("zerokit.DSConfig(zero_optimization={'stage': 2}).check()", {"numpy"}),
+    ("import zerokit.config", set()),
+    ("import zerokit.recipe, zerokit.training.main, zerokit.generation.main", set()),
+    ("from zerokit.checkpoint import compare, export, merge, prune, reshard, summary, verify", set()),
+    ("from zerokit.models import load_model_shape; from zerokit.planning.data import workload_of", set()),
+    ("workload_of(load_model_shape('qwen2.5-7b'), model_name='Qwen/Qwen2.5-7B', data=['a.jsonl'])", {"datasets"}),
 )
-def test_light_commands_import_no_heavy_library(
-    command: str, exit_code: int, others: set[str], tmp_path: Path
-) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "nonesuch", "hidden_size": 64}')
-    code = (
-        "import sys; from zerokit.cli.main import main\n"
-        "try: main()\n"
-        f"except SystemExit as stop: assert (stop.code or 0) == {exit_code}, stop.code\n"
-        f"found = {_HEAVY | others!r} & set(sys.modules)\n"
-        "assert not found, found"
+"""One after the other in one process, and what they must not import beside `_HEAVY`."""
+_HEAVY = {"torch", "transformers", "deepspeed", "accelerate"}
+
+
+def test_importing_loads_nothing_heavy(tmp_path: Path) -> None:
+    chat = [{"role": role, "content": "a"} for role in ("user", "assistant")]
+    (tmp_path / "a.jsonl").write_text(json.dumps({"messages": chat}))
+    code = "\n".join(
+        f"{line}\nassert not (found := {_HEAVY | others!r} & set(sys.modules)), ({line!r}, found)"
+        for line, others in _LIGHT_IMPORTS
     )
-    processes.checked([sys.executable, "-c", code, *command.split()], cwd=tmp_path)
+    processes.checked([sys.executable, "-c", code], cwd=tmp_path)
+
+
+_SIZES = "--num-gpus 64 --zero-stage 3 --micro-batch-size 1 --seq-len 4096 --format json"
+_LIGHT_COMMANDS = (
+    (f"check {REPOSITORY / 'ds_configs' / 'zero2.json'} --fix --diff --num-gpus 8", 0, ["numpy", "rich", "yaml"]),
+    ("config --zero-stage 3", 0, ["numpy", "yaml"]),
+    ("schema", 0, ["numpy", "yaml"]),
+    ("--help", 0, ["numpy", "yaml"]),
+    ("explain-exit -9", 0, []),
+    (f"estimate llama-3.1-70b {_SIZES}", 0, ["numpy", "rich.table"]),
+    (f"estimate config.json {_SIZES}", 2, ["numpy", "rich.table"]),
+    ("report plan.json", 0, ["numpy"]),
+)
+"""Words, exit code, and what it must not import beside `_HEAVY`."""
+_FORKS = f"""
+import json, os, sys
+from zerokit.cli.main import main
+for words, code, others in json.loads(sys.argv[1]):
+    if not (child := os.fork()):
+        sys.argv[1:] = words.split()
+        try:
+            main()
+        except SystemExit as stop:
+            assert (stop.code or 0) == code, stop.code
+        found = {_HEAVY!r}.union(others) & set(sys.modules)
+        assert not found, found
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, words
+"""
+
+
+def test_light_commands_import_no_heavy_library(tmp_path: Path) -> None:
+    """Each in a fork of a process that has imported what every command needs."""
+    (tmp_path / "config.json").write_text('{"model_type": "nonesuch", "hidden_size": 64}')
+    (tmp_path / "plan.json").write_text(json.dumps(plan()))
+    processes.checked([sys.executable, "-c", _FORKS, json.dumps(_LIGHT_COMMANDS)], cwd=tmp_path)

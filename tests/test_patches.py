@@ -6,14 +6,14 @@ import ast
 import importlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests import processes
-from tests.sources import PACKAGE, parsed
+from tests.sources import PACKAGE, nodes
 from tests.work import calls_in
 from zerokit import patches
 from zerokit.errors import LaunchError
@@ -48,10 +48,10 @@ def _root(node: ast.expr) -> str | None:
     return node.id if isinstance(node, ast.Name) else None
 
 
-def _foreign_names(tree: ast.AST) -> set[str]:
+def _foreign_names(tree: Sequence[ast.AST]) -> set[str]:
     """Names that stand for another package's modules and classes, or for modules that nobody knows yet."""
     names = {"import_module"}
-    for node in ast.walk(tree):
+    for node in tree:
         if isinstance(node, ast.Import):
             names |= {
                 alias.asname or alias.name.partition(".")[0]
@@ -62,7 +62,7 @@ def _foreign_names(tree: ast.AST) -> set[str]:
             names |= {alias.asname or alias.name for alias in node.names}
         elif isinstance(node, ast.arg) and node.annotation and "ModuleType" in ast.unparse(node.annotation):
             names.add(node.arg)
-    for node in ast.walk(tree):
+    for node in tree:
         if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Attribute | ast.Name):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             if _root(node.value) in names:
@@ -70,11 +70,11 @@ def _foreign_names(tree: ast.AST) -> set[str]:
     return names
 
 
-def replacements(tree: ast.AST) -> list[str]:
+def replacements(tree: Sequence[ast.AST]) -> list[str]:
     """Assignments to attributes of other packages' modules and classes, each as its text."""
     foreign = _foreign_names(tree)
     found = []
-    for node in ast.walk(tree):
+    for node in tree:
         targets: list[ast.expr] = []
         if isinstance(node, ast.Assign):
             for target in node.targets:
@@ -105,14 +105,14 @@ def replacements(tree: ast.AST) -> list[str]:
     ],
 )
 def test_a_replacement_is_seen(source: str) -> None:
-    assert replacements(ast.parse(source))
+    assert replacements(list(ast.walk(ast.parse(source))))
 
 
 def test_no_file_replaces_anything_but_through_the_registry() -> None:
     found = {
         str(file.relative_to(PACKAGE)): names
         for file in sorted(PACKAGE.rglob("*.py"))
-        if file.name != "patches.py" and (names := replacements(parsed(file)))
+        if file.name != "patches.py" and (names := replacements(nodes(file)))
     }
     assert found == {}
 

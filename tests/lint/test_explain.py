@@ -146,7 +146,8 @@ def test_topics_have_guides_and_words_of_their_own() -> None:
     assert len(known) == len(set(known))
     for title, topic in topics().items():
         assert (REPOSITORY / "docs" / topic.guide).is_file()
-        assert all(topic_page(word) == topic_page(title) for word in topic.words)
+        page_of_title = topic_page(title)
+        assert all(topic_page(word) == page_of_title for word in topic.words)
 
 
 def test_a_key_that_is_a_topic_too_has_both() -> None:

@@ -1,6 +1,7 @@
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -139,6 +140,7 @@ def check(text: str) -> Report:
     return check_document(parse_json(text, lenient=True))
 
 
+@cache
 def fixed(text: str) -> Fixed:
     return fix_document(parse_json(text, lenient=True), lambda document: check_document(document))
 

@@ -1,6 +1,7 @@
 import re
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tests.each import each
 from tests.lint.asking import found
@@ -9,13 +10,19 @@ from zerokit.lint.outputs import CheckedFile, text_lines
 from zerokit.lint.rewrite import edit_data
 from zerokit.lint.rule import NEEDS, Rule
 from zerokit.lint.rule_pages import check_example, page
-from zerokit.lint.run import FACTS, all_rules, check_config
+from zerokit.lint.run import FACTS, Report, all_rules, check_config
 from zerokit.resolving.run import Run
 
 INDEX = Path(__file__).parents[2] / "docs" / "rules.md"
 RULES = list(all_rules().values())
 
 each_rule = each(RULES, by=lambda rule: rule.topic, named=lambda rule: rule.id)
+
+
+@cache
+def checked(rule: str, kind: Literal["bad", "good"]) -> Report:
+    """What the check reports of a rule's example."""
+    return check_example(all_rules()[rule], getattr(all_rules()[rule], kind))
 
 
 def test_there_are_at_least_60_rules() -> None:
@@ -28,7 +35,7 @@ def test_the_index_is_that_which_the_rules_make() -> None:
 
 @each_rule
 def test_the_bad_example_has_the_mistake(rule: Rule) -> None:
-    found = [finding for finding in check_example(rule, rule.bad).findings if finding.rule == rule.id]
+    found = [finding for finding in checked(rule.id, "bad").findings if finding.rule == rule.id]
     assert found
     for finding in found:
         assert finding.hint
@@ -40,7 +47,7 @@ def test_the_bad_example_has_the_mistake(rule: Rule) -> None:
 
 @each_rule
 def test_the_good_example_has_no_error_and_not_the_mistake(rule: Rule) -> None:
-    report = check_example(rule, rule.good)
+    report = checked(rule.id, "good")
     assert [finding for finding in report.findings if finding.severity == "error"] == []
     assert rule.id not in {finding.rule for finding in report.findings}
 
@@ -65,8 +72,8 @@ def test_the_examples_give_what_the_rule_needs(rule: Rule) -> None:
 @each_rule
 def test_a_page_shows_what_check_prints(rule: Rule) -> None:
     name = "default_config.yaml" if rule.check_launch else "ds_config.json"
-    checked = CheckedFile(name, check_example(rule, rule.bad))
-    printed = ["".join(text for text, _ in line) for line in text_lines([checked])]
+    lines = text_lines([CheckedFile(name, checked(rule.id, "bad"))])
+    printed = ["".join(text for text, _ in line) for line in lines]
     said = re.findall(r"says:\n\n```text\n(.*?)\n```", page(rule), re.DOTALL)
     assert said[0].splitlines() == [line for line in printed if line.endswith(f"[{rule.id}]")]
 

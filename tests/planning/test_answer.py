@@ -62,7 +62,7 @@ def _report(seed: int, *, details: bool = False, costs: type[RandomCosts] = Rand
 
 @pytest.fixture(scope="module")
 def reports() -> list[PlanReport]:
-    return [_report(seed) for seed in range(20)]
+    return [_report(seed) for seed in range(12)]
 
 
 def test_each_plan_is_worth_its_price(reports: list[PlanReport]) -> None:

@@ -139,10 +139,10 @@ def as_written(path: KeyPath, data: Any) -> KeyPath:
     """The path in `data`, which may use a key's second name where `path` has the first."""
     result: KeyPath = ()
     for key in path:
-        model = sections().get(canonical(result))
-        other = second_names(model).get(key) if model and isinstance(key, str) else None
-        if other is not None and isinstance(data, Mapping) and key not in data and other in data:
-            key = other
+        if isinstance(data, Mapping) and key not in data:
+            model = sections().get(canonical(result))
+            other = second_names(model).get(str(key), key) if model else key
+            key = other if other in data else key
         data = data.get(key) if isinstance(data, Mapping) else None
         result = (*result, key)
     return result

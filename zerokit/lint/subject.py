@@ -126,9 +126,9 @@ class Subject(ConfigView):
 
     def is_uncertain(self, *path: str) -> bool:
         """Whether `path` is absent but may be meant by a key that was not understood."""
-        present = next((end for end in range(len(path)) if not self.is_set(*path[: end + 1])), None)
-        if present is None:
+        if not (self.doubtful or self.misread) or self.is_set(*path):
             return False
+        present = next(end for end in range(len(path)) if not self.is_set(*path[: end + 1]))
         if path[:present] in self.doubtful:
             return True
         return any(key[: len(path)] == path or path[: len(key)] == key for key in self.misread)

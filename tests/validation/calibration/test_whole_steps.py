@@ -27,7 +27,7 @@ def test_the_page_has_what_was_recorded() -> None:
 
 
 @pytest.mark.rehearsal
-def test_a_plan_s_steps_are_those_of_its_rehearsal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_s_steps_are_those_of_its_rehearsal(tmp_path: Path) -> None:
     """The real ones are in the record: here, that the script's own clock is the report's."""
     tiny = dataclasses.replace(next(plans()), hidden_size=64, layers=1, batch=1, length=64, steps=WARM + 2)
     plan = tmp_path / "plan.json"
@@ -35,7 +35,7 @@ def test_a_plan_s_steps_are_those_of_its_rehearsal(tmp_path: Path, monkeypatch: 
     card = {"gpu": {"name": "CPU", "platform": "cpu", "nominal_gb": 16, "bandwidth_gb_s": 10, "tflops": {"fp32": 0.1}}}
     hardware = tmp_path / "machine.json"
     hardware.write_text(json.dumps(card), encoding="utf-8")
-    found = predicted(plan, hardware)
+    found = predicted(plan, hardware, forked=True)
     assert len(found["seconds"]) == tiny.steps
     assert found["low"] < 1 < found["high"]
     assert sum(found["shares"].values()) == pytest.approx(1, abs=0.01)

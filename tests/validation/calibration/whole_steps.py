@@ -89,13 +89,14 @@ def calibrated(folder: Path, turn: int) -> Path:
     return file
 
 
-def predicted(plan: Path, hardware: Path) -> dict[str, Any]:
+def predicted(plan: Path, hardware: Path, *, forked: bool = False) -> dict[str, Any]:
     """What the script prints in a rehearsal, and what the report says of its last step."""
     done = rehearse(
         *("--time", "--hardware", hardware, "--num-gpus", RANKS, "--steps", 0, "--no-advise"),
         *("--format", "json", "--gpu-memory", "1TiB", "--host-memory", "1TiB"),
         *(SCRIPT, plan.name),
         cwd=plan.parent,
+        forked=forked,
     )
     time = done.report["time"]
     last = time["step_seconds"]

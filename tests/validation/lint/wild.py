@@ -104,7 +104,15 @@ def _look_at(row: Row, document: Document, result: Survey) -> None:
 
 
 def _checker(target: str | None) -> Callable[[Document], Report]:
-    return lambda document: check_document(document, Run.of(target=target))
+    """Checks each text of a file once, though fixing it twice asks for most of them again."""
+    reports: dict[str | None, Report] = {}
+
+    def check(document: Document) -> Report:
+        if document.text not in reports:
+            reports[document.text] = check_document(document, Run.of(target=target))
+        return reports[document.text]
+
+    return check
 
 
 def _comes_to_rest(document: Document, check: Callable[[Document], Report]) -> bool:

@@ -15,6 +15,7 @@ import random
 import statistics
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from functools import cache
 from importlib.metadata import version
 from typing import Any
 
@@ -22,7 +23,7 @@ from tests.tiny import REPOSITORY
 from tests.validation.memory.families import BY_TYPE, with_layers
 from tests.validation.memory.rehearsed import Point, rehearse
 from zerokit.memory import Estimate, estimate
-from zerokit.models import load_model_shape
+from zerokit.models import ModelShape, load_model_shape
 from zerokit.units import format_bytes
 
 RECORD = REPOSITORY / "tests" / "validation" / "results" / "estimate_random.json"
@@ -44,7 +45,7 @@ def drawn(seed: int, count: int) -> Iterator[Point]:
 def _drawn(name: str, family: str) -> Point:
     choose = random.Random(name)
     entry = choose.choice(BY_TYPE[family])
-    shape = load_model_shape(entry.config)
+    shape = _shape(entry.id)
     stage = choose.randrange(4)
     zero: dict[str, Any] = {"stage": stage}
     if stage and choose.random() < 0.4:
@@ -67,6 +68,11 @@ def _drawn(name: str, family: str) -> Point:
         attention="sdpa" if shape.has_sdpa else "eager",
         changes=changes,
     )
+
+
+@cache
+def _shape(model: str) -> ModelShape:
+    return load_model_shape(model)
 
 
 def row_of(point: Point, told: Estimate, rehearsed: dict[str, int]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
+from functools import cache
 from hashlib import sha256
 from pathlib import Path, PurePath
 from typing import Any, Literal
@@ -107,6 +108,7 @@ def _parsed(data: Any, where: str) -> tuple[str, dict[str, Any]]:
     return kind, {"document": document, "estimates": document.sweep if kind == "sweep" else [document]}
 
 
+@cache
 def _environment() -> Any:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
