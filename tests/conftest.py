@@ -30,6 +30,10 @@ settings.register_profile(
 settings.register_profile("quick", settings.get_profile("full"), max_examples=6, derandomize=True)
 settings.load_profile("full")
 
+# This process is one of as many as there are cores. torch reads the variable as it is imported: what is set later
+# holds for a thread, and the next thread that uses torch gives MKL all cores again.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 FOLDERS = {
     "checkpoint": ("torch",),
     "generation": ("torch",),
@@ -56,8 +60,6 @@ def _offline_and_isolated(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     # As in an environment that is activated: a ninja of another version would compile DeepSpeed's ops anew.
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    if (torch := sys.modules.get("torch")) is not None:
-        torch.set_num_threads(1)  # this process is one of as many as there are cores
 
 
 def _folder_of(file: Path) -> str:

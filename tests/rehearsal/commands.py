@@ -54,7 +54,7 @@ def rehearse(
         variables: further environment variables.
     """
     environment = {
-        **{name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"},
+        **{name: value for name, value in os.environ.items() if name not in ("DS_ACCELERATOR", "OMP_NUM_THREADS")},
         "HF_HUB_OFFLINE": "1",
         "HF_DATASETS_CACHE": str(cwd / "datasets-cache"),
         "PYTHONPATH": os.pathsep.join((str(REPOSITORY), os.environ.get("PYTHONPATH", ""))),
