@@ -75,6 +75,15 @@ def test_options_reach_the_config(zerokit: Run) -> None:
     assert zerokit("config", "--zero-stage", 3, "--inference")[1] == (FOLDER / "inference.json").read_text()
 
 
+@pytest.mark.parametrize(
+    ("card", "stage", "precision"), [("v100-32", 2, "fp16"), ("v100-32", 0, "bf16"), ("h100", 2, "bf16")]
+)
+def test_the_precision_is_one_that_the_card_multiplies(card: str, stage: int, precision: str, zerokit: Run) -> None:
+    words = ("--zero-stage", stage, "--gpu", card, "--target", "deepspeed")
+    assert json.loads(zerokit("config", *words)[1])[precision]["enabled"]
+    assert json.loads(zerokit("config", *words, "--precision", "bf16")[1])["bf16"]["enabled"]
+
+
 def test_names_are_taken_in_any_case(zerokit: Run) -> None:
     _, out, _ = zerokit("config", "--zero-stage", 1, "--optimizer", "adamw", "--scheduler", "onecycle")
     data = json.loads(out)

@@ -48,6 +48,8 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (("--compare", "run.json", "plan.json"), "--compare and MODEL: contradict"),
         (("--tokens", "1M", "--deadline", "24"), "'24' has no unit"),
         (("--tokens", "1M", "--budget", "0"), "--budget: 0 is not between 0 and"),
+        (("--tokens", "1M", "--seq-len", "4k,8k"), "--seq-len: several lengths"),
+        (("--tokens", "1M", "--seq-len", "4"), "--seq-len: is 4. Give 8 or more"),
         (("--tokens", "many"), "--tokens: 'many' is not a count"),
         (("--tokens", "1M", "--network", "fast"), "'fast' is no network speed"),
         (("--tokens", "1M", "--have", "4090"), "--have"),

@@ -20,6 +20,7 @@ def test_a_page_is_written_and_not_overwritten(zerokit: Run, kind: str, tmp_path
     assert zerokit("report", file, "-o", page) == (0, "", f"wrote {page}\n")
     assert page.read_text().startswith("<!DOCTYPE html>")
     assert "--force" in refused(zerokit, "report", file, "-o", page)
+    assert "no such file" in refused(zerokit, "report", tmp_path / "none.json", "-o", page)
     assert zerokit("report", file, "-o", page, "--force")[0] == 0
 
 

@@ -169,6 +169,8 @@ def test_prompt_and_completion_fit_the_model(model: ModelFiles) -> None:
         tokens(model, "x", "The import statement", room=257 - len(whole))
     with pytest.raises(DataError, match="--max-prompt-tokens 56"):
         tokens(model, "Hi " * 200, room=200)
+    with pytest.raises(DataError, match=f"Lower --max_new_tokens to {256 - len(whole)}$"):
+        tokens(model, "The import statement", room=300)
 
 
 def test_empty_prompts(model: ModelFiles) -> None:

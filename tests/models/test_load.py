@@ -200,6 +200,7 @@ def test_what_can_be_no_model(name: str, cache: Path) -> None:
 def test_a_hub_id_that_is_nowhere(cache: Path) -> None:
     assert "meta-llama/Llama-3.1-70B" in str(complaint("meta-llama/Lama-3.1-70B"))
     assert "neither" in str(complaint("someone/nothing"))
+    assert "'7.5B' is a number of parameters" in str(complaint("7.5B"))
 
 
 def test_a_folder_without_a_config(tmp_path: Path) -> None:

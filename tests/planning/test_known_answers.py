@@ -89,7 +89,7 @@ def _found(job: PlanJob, offer: Offer, **wanted: Any) -> OfferResult:
 def _need(job: PlanJob, **settings: Any) -> Need:
     """The memory of micro batches on the largest offer, accumulated over 4."""
     offer = job.offers[-1]
-    both = {"micro_batch_size": 1, "gradient_accumulation_steps": 4, "precision": offer.precision, **settings}
+    both = {"micro_batch_size": 1, "gradient_accumulation_steps": 4, "precision": offer.gpu.half_precision, **settings}
     candidate = Candidate(num_gpus=offer.num_gpus, gpus_per_node=offer.gpus_per_node, **both)
     return Evaluator(job).memory(candidate)
 

@@ -74,7 +74,7 @@ class RandomCosts:
         return StepTime(0.9 * seconds, seconds, 1.2 * seconds, {"compute": seconds})
 
     def least_seconds(self, candidate: Candidate, offer: Offer) -> float:
-        return 1000 / offer.gpu.tflops[offer.precision] / offer.num_gpus
+        return 1000 / offer.gpu.tflops[offer.gpu.half_precision] / offer.num_gpus
 
 
 def _offers(random: Random, number: int) -> tuple[Offer, ...]:

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from tests.tiny import REPOSITORY
-from zerokit.reporting.page import write_page_of_file
+from zerokit.reporting.page import page_of_file
 
 PICTURE = REPOSITORY / "docs" / "images" / "report.png"
 
@@ -21,7 +21,7 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         page = Path(folder) / "report.html"
-        write_page_of_file(Path(sys.argv[1]), page)
+        page.write_text(page_of_file(Path(sys.argv[1])), encoding="utf-8")
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
         tab = browser.new_page(viewport={"width": 1200, "height": 1500})
         tab.goto(page.as_uri())

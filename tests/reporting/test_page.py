@@ -13,7 +13,7 @@ from tests.reporting.pages import HOSTILE, documents, hostile, plan
 from zerokit.errors import ZerokitError
 from zerokit.planning.report import PlanReport
 from zerokit.rehearsal.report.report import RehearsalReport
-from zerokit.reporting.page import page_text, write_page_of_file, write_picture
+from zerokit.reporting.page import page_of_file, page_text, write_picture
 
 KINDS = ("plan", "estimate", "sweep", "rehearsal", "run")
 MOST_BYTES = 300_000
@@ -158,11 +158,10 @@ def test_a_curve_that_contradicts_itself_is_left_out() -> None:
 def test_a_run_shows_the_losses_of_its_metrics(tmp_path: Path) -> None:
     run = tmp_path / "run.json"
     run.write_text(json.dumps(documents()["run"]))
-    write_page_of_file(run, tmp_path / "without.html")
+    without = Tags(page_of_file(run))
     lines = [{"step": step, "loss": 3 - step / 10, "eval_loss": 2.0 if step == 4 else None} for step in range(9)]
     (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    write_page_of_file(run, tmp_path / "with.html")
-    without, shown = (Tags((tmp_path / f"{name}.html").read_text()) for name in ("without", "with"))
+    shown = Tags(page_of_file(run))
     assert not without.of("path")
     assert [one["class"] for one in shown.of("path")] == ["line-training", "line-held-out"]
     assert len(shown.of("circle")) == 9 + 1

@@ -18,7 +18,10 @@ from zerokit.files import check_writable, write_file
 from zerokit.hardware import GPUS_PER_NODE
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from zerokit.hardware.cluster import Cluster
+    from zerokit.hardware.gpus import Gpu
     from zerokit.models import ModelShape
     from zerokit.writing.build import Built
     from zerokit.writing.hyperparameters import Choice
@@ -73,13 +76,13 @@ def config(options: ConfigOptions) -> None:
 
     card = chosen_gpu(options.gpu, options.gpu_memory)
     note_caveat(card)
-    precision = options.precision or ("bf16" if options.target == "deepspeed" else "auto")
     cluster = Cluster(options.num_gpus, options.gpus_per_node, card)
     shape = _shape(options.model)
     chosen = common_options(options, Decisions)
     if options.preset is None and options.zero_stage is None and not options.inference:
         chosen |= _chosen_zero(options, cluster, shape)
     given = with_preset(options.preset, chosen)
+    precision = options.precision or ("auto" if options.target != "deepspeed" else _precision_of(card, given))
     given["precision"] = None if precision == "auto" else precision
     decisions = Decisions(run=Run(target=options.target, cluster=cluster, model=shape), **given)
     built = build(decisions)
@@ -87,6 +90,11 @@ def config(options: ConfigOptions) -> None:
         text = _launcher(decisions, options)
         write_file(options.accelerate_yaml, text, force=options.force, follow_links=True)
     _write(built, options)
+
+
+def _precision_of(card: Gpu | None, given: Mapping[str, Any]) -> choices.Precision:
+    """The card's 16 bits; without a card, and in stage 0, which does not scale losses, bf16."""
+    return "bf16" if card is None or given.get("zero_stage") == 0 else card.half_precision
 
 
 def _chosen_zero(options: ConfigOptions, cluster: Cluster, shape: ModelShape | None) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import typer
 from zerokit import choices
 from zerokit.cli.asking import AskingCommand
 from zerokit.cli.command import required_unless, with_options
+from zerokit.cli.estimate_options import sizes
 from zerokit.cli.gpu_options import memory_size
 from zerokit.cli.options import seconds
 from zerokit.cli.output import print_json
@@ -44,7 +45,7 @@ class PlanOptions:
     mean_tokens: float | None = None
     p95_tokens: float | None = None
     epochs: float | None = None
-    seq_len: int | None = None
+    seq_len: str | None = None
     global_batch_size: int | None = None
     sequence_parallel: int | None = None
     tensor_parallel: int | None = None
@@ -104,6 +105,9 @@ class PlanCommand(AskingCommand):
 
 
 COMMAND = PlanCommand
+
+_SHORTEST = 8
+"""Tokens of a sequence."""
 
 
 def _is_any_given(*names: str) -> Callable[[Mapping[str, Any]], bool]:
@@ -272,13 +276,13 @@ def _job(options: PlanOptions) -> tuple[PlanJob, dict[str, CardPrice], Offers]:
         num_examples=_count(options.examples, "--examples"),
         mean_tokens=options.mean_tokens,
         p95_tokens=options.p95_tokens,
-        seq_len=options.seq_len,
+        seq_len=_seq_len(options.seq_len),
         global_batch_size=options.global_batch_size,
         epochs=options.epochs,
     )
-    sizes = dict(recipe.get("parallel", {}))
+    groups = dict(recipe.get("parallel", {}))
     for name, size in (("sequence", options.sequence_parallel), ("tensor", options.tensor_parallel)):
-        sizes |= {} if size is None else {name: size}
+        groups |= {} if size is None else {name: size}
     is_evaluated = recipe.get("training", {}).get("eval_strategy") == "epoch"
     job = PlanJob(
         model=shape,
@@ -287,7 +291,7 @@ def _job(options: PlanOptions) -> tuple[PlanJob, dict[str, CardPrice], Offers]:
         offers=offered.offered,
         lora=lora,
         load_in_4bit=in_4_bits,
-        parallelism=Parallelism(**sizes) if sizes else None,
+        parallelism=Parallelism(**groups) if groups else None,
         limits=limits,
         goal=options.goal,
         setup_hours=_hours(options.setup, "--setup"),
@@ -305,6 +309,14 @@ def _count(text: str | None, option: str) -> int | None:
         return None if text is None else parse_count(text)
     except ZerokitError as error:
         raise ConfigError(error.message, where=option, hint=error.hint) from None
+
+
+def _seq_len(text: str | None) -> int | None:
+    """A length like 4096 or 4k."""
+    lengths = sizes(text, "--seq-len", _SHORTEST)
+    if lengths[1:]:
+        raise ConfigError("several lengths", where="--seq-len", hint="Give one")
+    return lengths[0] if lengths else None
 
 
 def _hours(text: str, option: str) -> float:

@@ -14,9 +14,8 @@ def report(file: Path, output: Path = Path("report.html"), force: bool = False) 
     It can be read without JavaScript and without a network.
     """
     from zerokit.console import note
-    from zerokit.files import check_writable
-    from zerokit.reporting.page import write_page_of_file
+    from zerokit.files import write_file
+    from zerokit.reporting.page import page_of_file
 
-    check_writable(output, force=force, follow_links=True)
-    write_page_of_file(file, output)
+    write_file(output, page_of_file(file), force=force, follow_links=True)
     note(f"wrote {output}")

@@ -253,8 +253,10 @@ def _check_tokens(tokens: Sequence[int], model: ModelFiles, max_new_tokens: int)
     room = positions - max_new_tokens
     if room > 0:
         hint = f"Shorten it, pass --max-prompt-tokens {room}, or lower --max_new_tokens"
+    elif len(tokens) < positions:
+        hint = f"Lower --max_new_tokens to {positions - len(tokens)}"
     else:
-        hint = f"Lower --max_new_tokens below {positions}"
+        hint = f"Shorten it to fewer than {positions} tokens, and lower --max_new_tokens"
     raise DataError(
         f"{found} tokens and {max_new_tokens} new ones do not fit the model's {positions} positions", hint=hint
     )

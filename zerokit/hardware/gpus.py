@@ -108,6 +108,11 @@ class Gpu:
         return round(self.nominal_gb * (1 - _KEPT_BY_DRIVERS) * GIB)
 
     @property
+    def half_precision(self) -> Literal["bf16", "fp16"]:
+        """bf16, or fp16 on NVIDIA's cards before Ampere, where torch emulates bf16."""
+        return "fp16" if self.capability is not None and self.capability < (8, 0) else "bf16"
+
+    @property
     def memory_caveat(self) -> str | None:
         """The uncertainty of :attr:`memory_bytes`; None for torch's report and for a given size."""
         source = self.sources.get("memory")

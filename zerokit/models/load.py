@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,6 +82,9 @@ def dotted_place(path: tuple[str, ...]) -> str:
     return f"config.json ({dotted(path)})" if path else "config.json"
 
 
+_COUNT = re.compile(r"\d+(\.\d+)?[kmb]?", re.ASCII | re.IGNORECASE)
+
+
 def _find(name: str, *, revision: str | None, allow_network: bool) -> _Config:
     path = _path(name)
     if path is not None and path.is_dir():
@@ -93,6 +97,12 @@ def _find(name: str, *, revision: str | None, allow_network: bool) -> _Config:
         return _Config(known.config, _place_in_catalogue(known.id), known.id, stored)
     if path is not None and path.is_file():
         return _read(path, name)
+    if _COUNT.fullmatch(name.strip()):
+        raise ModelError(
+            f"'{name}' is a number of parameters, which says nothing of layers",
+            where="model",
+            hint="Name a model of that size, such as one that zerokit models lists",
+        )
     if not is_hub_id(name):
         raise ModelError(
             f"no such folder or config.json: '{name}'" if name.strip() else "no model is given",

@@ -47,11 +47,6 @@ class Offer:
         return self.num_gpus // self.gpus_per_node
 
     @property
-    def precision(self) -> Precision:
-        """bf16, or fp16 on NVIDIA's cards before Ampere."""
-        return "fp16" if self.gpu.capability is not None and self.gpu.capability < (8, 0) else "bf16"
-
-    @property
     def words(self) -> str:
         """``"16 x H100-SXM at 400 Gbit/s"``."""
         network = "" if self.network_gbit_s is None else f" at {self.network_gbit_s:,g} Gbit/s"

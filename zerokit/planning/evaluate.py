@@ -251,7 +251,7 @@ def forward_flops(job: PlanJob) -> int:
 
 def peak_flops(offer: Offer) -> float:
     """Floating-point operations per second of all GPUs, by the vendor; infinite if it states none."""
-    tflops = offer.gpu.tflops.get(offer.precision)
+    tflops = offer.gpu.tflops.get(offer.gpu.half_precision)
     return float("inf") if tflops is None else 1e12 * tflops * offer.num_gpus
 
 

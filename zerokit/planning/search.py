@@ -129,7 +129,7 @@ class Space:
                     gradient_checkpointing=self.saves_activations,
                     chunked_loss=self.saves_activations,
                     hpz=stage == 3 and self.parallel == DATA_PARALLEL and 1 < offer.gpus_per_node < offer.num_gpus,
-                    precision=offer.precision,
+                    precision=offer.gpu.half_precision,
                     parallel=self.parallel,
                 )
 

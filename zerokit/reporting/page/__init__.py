@@ -29,27 +29,26 @@ _LONGEST_TITLE = 110
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def write_page_of_file(file: Path, output: Path) -> None:
-    """Write the page of plan.json, run.json, or the JSON of an estimate or a rehearsal.
+def page_of_file(file: Path) -> str:
+    """The page of plan.json, run.json, or the JSON of an estimate or a rehearsal.
 
     The page of a run shows the losses of ``metrics.jsonl`` beside its file.
 
     Raises:
         DocumentError: the file is none of them, or the metrics cannot be read.
-        ZerokitError: the page cannot be written.
     """
     data = read_document(file)
     metrics = file.with_name("metrics.jsonl")
     if isinstance(data, dict) and "run_id" in data and is_file(metrics):
         data["losses"] = read_losses(metrics)
-    write_page(output, data, printable(file))
+    return page_text(data, printable(file))
 
 
 def write_page(output: str | Path, data: Any, where: str = "<json>") -> None:
     """Write the page of what ``--format json`` prints.
 
     Raises:
-        DocumentError: as :func:`write_page_of_file`.
+        DocumentError: as :func:`page_of_file`.
         ZerokitError: the page cannot be written.
     """
     write_file(output, page_text(data, where).encode(), follow_links=True)
@@ -75,7 +74,7 @@ def write_picture(
         data: what ``--format json`` prints.
 
     Raises:
-        DocumentError: as :func:`write_page_of_file`.
+        DocumentError: as :func:`page_of_file`.
         ZerokitError: the picture cannot be written, or there is nothing to draw.
     """
     colours = dict(re.findall(r"(--[a-z]+): (#\w+);", _read("page.css").partition("@media")[0]))
@@ -92,7 +91,7 @@ def write_picture(
 
 
 def page_text(data: Any, where: str = "<json>") -> str:
-    """The HTML. DocumentError as :func:`write_page_of_file`."""
+    """The HTML. DocumentError as :func:`page_of_file`."""
     kind, shown = _parsed(data, where)
     style, script = _read("page.css") + _chart_style(), _read("page.js")
     page: str = _environment().get_template(f"{'estimate' if kind == 'sweep' else kind}.jinja").render(
