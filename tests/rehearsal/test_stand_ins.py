@@ -14,7 +14,9 @@ import torch
 from transformers import PretrainedConfig
 
 from tests import processes
+from tests.rehearsal import forked_worker
 from tests.rehearsal.commands import SCRIPTS, rehearse
+from tests.tiny import REPOSITORY
 from zerokit.errors import LaunchError
 from zerokit.rehearsal.native.backend import Backend
 from zerokit.rehearsal.stand_ins import from_pretrained, torch_cuda
@@ -174,11 +176,16 @@ def test_what_a_triton_kernel_writes_is_read_from_its_source() -> None:
     assert written_parameters(_in_blocks) == {"block_out", "described", "sums", "table", "size"}
 
 
-def _run(code: str, tmp_path: Path, **environment: str) -> str:
+def _run(code: str, tmp_path: Path, *, forked: bool = True, **environment: str) -> str:
     script = tmp_path / "script.py"
     script.write_text(dedent(code))
-    environment = {"DS_ACCELERATOR": "cpu", "PYTHONPATH": str(Path.cwd())} | environment
-    return processes.checked([sys.executable, script], env=os.environ | environment)
+    environment = {"DS_ACCELERATOR": "cpu", "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{tmp_path}"} | environment
+    if not forked:
+        return processes.checked([sys.executable, script], env=os.environ | environment)
+    environment[forked_worker.SOCKET] = forked_worker.server()
+    return processes.checked(
+        [sys.executable, "-m", forked_worker.__name__, "-m", "script"], env=os.environ | environment
+    )
 
 
 def test_deepspeed_uses_the_stand_ins_and_starts_no_compiler(tmp_path: Path) -> None:
@@ -253,6 +260,7 @@ def test_muon_imports_inductor_where_its_update_is_computed(tmp_path: Path) -> N
         print("again", len(graphs))
         """,
         tmp_path,
+        forked=False,  # in which it is imported
     )
     assert "imported False\nmodule OptimizedModule\n" in printed
     assert "compiled [2.0, 2.0] double 0 1\nagain 1\n" in printed

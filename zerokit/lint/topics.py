@@ -1,7 +1,7 @@
 """Topics of ``zerokit explain``: what belongs together under a word that is no key and no rule."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -76,9 +76,8 @@ def _plain(text: str) -> str:
     return " ".join(re.split(r"[-_\s]+", text.lower())).strip()
 
 
-def _related(phrases: Iterable[str]) -> Iterator[str]:
+def _related(phrases: tuple[str, ...]) -> Iterator[str]:
     """Lists of names with a line each: those that have a phrase in their name come first."""
-    phrases = list(phrases)
     pattern = re.compile("|".join(rf"\b{re.escape(phrase)}" for phrase in phrases))
 
     def by_phrase(row: tuple[str, str]) -> tuple[bool, int, int]:
