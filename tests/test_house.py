@@ -170,7 +170,10 @@ _LIGHT_IMPORTS = (
     ("import zerokit.recipe, zerokit.training.main, zerokit.generation.main", set()),
     ("from zerokit.checkpoint import compare, export, merge, prune, reshard, summary, verify", set()),
     ("from zerokit.models import load_model_shape; from zerokit.planning.data import workload_of", set()),
-    ("workload_of(load_model_shape('qwen2.5-7b'), model_name='Qwen/Qwen2.5-7B', data=['a.jsonl'])", {"datasets"}),
+    (
+        "assert workload_of(load_model_shape('qwen2.5-7b'), model_name='Qwen/Qwen2.5-7B', data=['a.jsonl']).steps",
+        {"datasets"},
+    ),
 )
 """One after the other in one process, and what they must not import beside `_HEAVY`."""
 _HEAVY = {"torch", "transformers", "deepspeed", "accelerate"}
@@ -196,6 +199,7 @@ _LIGHT_COMMANDS = (
     (f"estimate llama-3.1-70b {_SIZES}", 0, ["numpy", "rich.table"]),
     (f"estimate config.json {_SIZES}", 2, ["numpy", "rich.table"]),
     ("report plan.json", 0, ["numpy"]),
+    ("plan llama-3.2-1b --tokens 1M --gpu h100 --max-gpus 1 --rehearse 0 --no-input", 0, []),
 )
 """Words, exit code, and what it must not import beside `_HEAVY`."""
 _FORKS = f"""

@@ -81,7 +81,8 @@ def test_options_reach_the_config(zerokit: Run) -> None:
 def test_the_precision_is_one_that_the_card_multiplies(card: str, stage: int, precision: str, zerokit: Run) -> None:
     words = ("--zero-stage", stage, "--gpu", card, "--target", "deepspeed")
     assert json.loads(zerokit("config", *words)[1])[precision]["enabled"]
-    assert json.loads(zerokit("config", *words, "--precision", "bf16")[1])["bf16"]["enabled"]
+    for others in (("--precision", "bf16"), ("--optimizer", "Muon")):
+        assert json.loads(zerokit("config", *words, *others)[1])["bf16"]["enabled"]
 
 
 def test_names_are_taken_in_any_case(zerokit: Run) -> None:

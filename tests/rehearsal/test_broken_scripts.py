@@ -57,13 +57,6 @@ def test_a_mistake_surfaces(script: str, message: str, rehearse: Rehearse) -> No
     assert ("unless it comes of a value" in last_line(outcome)) == (script == "broken_raises.py")
 
 
-def test_an_error_of_zerokit_says_all(tmp_path: Path) -> None:
-    words = ("--num-gpus", 2, "--no-advise", "-m", "zerokit.train", "--recipe", "none.yaml")
-    outcome = commands.rehearse(*words, cwd=tmp_path, forked=True)
-    assert outcome.code == 2
-    assert outcome.err == "zerokit: error: none.yaml: no such file. Check the path\n"
-
-
 def test_errors_of_the_ds_config_are_told_before_the_failure_they_may_explain(rehearse: Rehearse) -> None:
     *_, told, last = rehearse("broken.py", "auto").err.splitlines()
     assert told.startswith("ds_config (")

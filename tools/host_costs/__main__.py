@@ -130,6 +130,7 @@ def main() -> None:
         names = [function_name(code) for code in profiler.codes()]
         samples = found.samples
         counted: dict[Name, Any] = {}
+        operators = 0.0
         for places in by_code(samples["code"]):
             code = samples["code"][places[0]]
             if code == OPERATOR:

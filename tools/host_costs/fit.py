@@ -8,6 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+_ALIKE = 3
+"""Repetitions of a step from which on their median has nothing of other programs."""
+
 
 def undisturbed(steps: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """One step without what other programs added to its repetitions.
@@ -18,11 +21,16 @@ def undisturbed(steps: Sequence[dict[str, Any]]) -> dict[str, Any]:
     Args:
         steps: arrays of one length in each step, by name; `units`, and others that are the same in all steps. Those
             steps count whose others are the most frequent.
+
+    Raises:
+        ValueError: fewer than :data:`_ALIKE` steps do the same.
     """
     alike: dict[bytes, list[dict[str, Any]]] = defaultdict(list)
     for step in steps:
         alike[b"".join(step[key].tobytes() for key in step if key != "units")].append(step)
     usual = max(alike.values(), key=len)
+    if len(usual) < _ALIKE:
+        raise ValueError(f"only {len(usual)} of {len(steps)} repetitions of a step do the same")
     return usual[0] | {"units": np.median([step["units"] for step in usual], axis=0)}
 
 

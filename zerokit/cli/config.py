@@ -18,8 +18,6 @@ from zerokit.files import check_writable, write_file
 from zerokit.hardware import GPUS_PER_NODE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from zerokit.hardware.cluster import Cluster
     from zerokit.hardware.gpus import Gpu
     from zerokit.models import ModelShape
@@ -79,10 +77,12 @@ def config(options: ConfigOptions) -> None:
     cluster = Cluster(options.num_gpus, options.gpus_per_node, card)
     shape = _shape(options.model)
     chosen = common_options(options, Decisions)
+    precision = options.precision or _usual_precision(options, card)
     if options.preset is None and options.zero_stage is None and not options.inference:
-        chosen |= _chosen_zero(options, cluster, shape)
+        chosen |= _chosen_zero(options, cluster, shape, precision)
     given = with_preset(options.preset, chosen)
-    precision = options.precision or ("auto" if options.target != "deepspeed" else _precision_of(card, given))
+    if options.precision is None and precision == "fp16" and given.get("zero_stage") == 0:
+        precision = "bf16"  # stage 0 does not scale losses
     given["precision"] = None if precision == "auto" else precision
     decisions = Decisions(run=Run(target=options.target, cluster=cluster, model=shape), **given)
     built = build(decisions)
@@ -92,12 +92,16 @@ def config(options: ConfigOptions) -> None:
     _write(built, options)
 
 
-def _precision_of(card: Gpu | None, given: Mapping[str, Any]) -> choices.Precision:
-    """The card's 16 bits; without a card, and in stage 0, which does not scale losses, bf16."""
-    return "bf16" if card is None or given.get("zero_stage") == 0 else card.half_precision
+def _usual_precision(options: ConfigOptions, card: Gpu | None) -> Literal["auto", choices.Precision]:
+    """What the target chooses; for DeepSpeed alone the card's 16 bits, but for Muon bf16, as it scales no losses."""
+    if options.target != "deepspeed":
+        return "auto"
+    return "bf16" if card is None or options.optimizer == "Muon" else card.half_precision
 
 
-def _chosen_zero(options: ConfigOptions, cluster: Cluster, shape: ModelShape | None) -> dict[str, Any]:
+def _chosen_zero(
+    options: ConfigOptions, cluster: Cluster, shape: ModelShape | None, precision: Literal["auto", choices.Precision]
+) -> dict[str, Any]:
     """The stage and offload that fit, with the reason on stderr; empty without a model, GPUs or a card."""
     if shape is None or cluster.num_gpus is None or cluster.gpu is None:
         return {}
@@ -109,7 +113,7 @@ def _chosen_zero(options: ConfigOptions, cluster: Cluster, shape: ModelShape | N
         model=shape,
         cluster=cluster,
         micro_batch_size=options.micro_batch_size,
-        precision=None if options.precision == "auto" else options.precision,
+        precision=None if precision == "auto" else precision,
         target=options.target,
     )
     offload = {"offload_optimizer": options.offload_optimizer, "offload_param": options.offload_param}

@@ -80,7 +80,7 @@ def choose_mode(group: RankGroup, engine: Engine, model: ModelFiles, options: Op
     shape = None if model.num_parameters is None else shape_of(model.config)
     if shape is None:
         _check_tensor(group.ranks, model, modes)
-        return engine.in_mode(_mode_by_weights(model, engine, modes, free))
+        return engine.in_mode(_mode_by_weights(model, engine, modes, free, group.ranks.world_size))
     run = _generation_run(group.ranks, shape, free, engine, options, work, modes[0])
     is_default = (options.batch_size, options.max_batch_tokens) == (Options.batch_size, None)
     share = work.per_rank(group.ranks.world_size)
@@ -113,14 +113,16 @@ def _modes(engine: Engine, options: Options, free: Free) -> Sequence[GenerationM
     return modes
 
 
-def _mode_by_weights(model: ModelFiles, engine: Engine, modes: Sequence[GenerationMode], free: Free) -> GenerationMode:
-    """The mode for a model whose KV cache and workspace cannot be counted: the first whose weights leave room."""
+def _mode_by_weights(
+    model: ModelFiles, engine: Engine, modes: Sequence[GenerationMode], free: Free, num_ranks: int
+) -> GenerationMode:
+    """The mode for a model whose KV cache and workspace cannot be counted."""
     bytes_each = 4 if engine.precision == "fp32" else 2
     # ZeRO-3 cannot partition quantized weights, whose number is not known.
     fits = model.num_parameters is None or bytes_each * model.num_parameters < free.device_bytes
-    if "replicated" in modes and fits:
-        return "replicated"
-    return "sharded" if "sharded" in modes else modes[0]
+    if "replicated" not in modes or fits or num_ranks == 1:
+        return "replicated" if "replicated" in modes else modes[0]
+    return "sharded" if "sharded" in modes else "replicated"
 
 
 def _check_tensor(ranks: Ranks, model: ModelFiles, modes: Sequence[GenerationMode]) -> None:

@@ -12,6 +12,8 @@ from zerokit.errors import ZerokitError, nearest
 from zerokit.tables import table_of
 from zerokit.units import GIB, MIB, format_bytes, parse_bytes
 
+HAS_BF16 = (8, 0)
+"""Compute capability of the first cards with bf16 matmuls; torch emulates them on older ones."""
 _KEPT_BY_DRIVERS = 0.02
 """Share of the nominal memory (GB read as GiB) that torch does not report: the maximum of NVIDIA's cards with
 known reports (0.8 % of a V100-32GB to 2.0 % of an RTX 5090), without cards that keep ECC in it."""
@@ -110,7 +112,7 @@ class Gpu:
     @property
     def half_precision(self) -> Literal["bf16", "fp16"]:
         """bf16, or fp16 on NVIDIA's cards before Ampere, where torch emulates bf16."""
-        return "fp16" if self.capability is not None and self.capability < (8, 0) else "bf16"
+        return "fp16" if self.capability is not None and self.capability < HAS_BF16 else "bf16"
 
     @property
     def memory_caveat(self) -> str | None:

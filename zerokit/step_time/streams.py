@@ -11,7 +11,7 @@ from zerokit.hardware.costs.known import Class
 
 @dataclass(slots=True)  # and not frozen, as thousands are made
 class Work:
-    """Kernels that the host launches in a row."""
+    """Kernels that the host launches in a row. None is changed once it is made: others hold it, too."""
 
     host: float = 0.0
     """CPU seconds: launches, Python, autograd."""

@@ -52,6 +52,8 @@ def test_what_is_not_in_most_repetitions_is_no_part_of_a_step() -> None:
     usual = samples([1, 2, 1], [0, 0, 3], [1.0, 50.0, 2.0])
     disturbed = samples([1, 2, 1], [0, 0, 3], [900.0, 52.0, 2.0])
     longer = samples([1, 2, 1, 1], [0, 0, 3, 0], [1.0, 1.0, 1.0, 1.0])
+    with pytest.raises(ValueError, match="only 1 of 2"):
+        undisturbed([longer, usual])
     found = undisturbed([longer, usual, disturbed, usual])
     assert list(found["units"]) == [1, 50, 2]
     assert list(found["frames"]) == [1, 2, 1]

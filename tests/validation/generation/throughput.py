@@ -78,9 +78,9 @@ def main(chosen: list[str]) -> None:
     """Measure models, print and write the record."""
     torch.set_num_threads(1)
     config = GenerationConfig(max_new_tokens=LONGEST, eos_token_id=END, pad_token_id=0, do_sample=False)
-    record: dict[str, Any] = {"prompts": NUM_PROMPTS, "threads": 1, "tokens_per_cpu_second": {}}
-    if RECORD.is_file():
-        record |= json.loads(RECORD.read_text(encoding="utf-8"))
+    known = json.loads(RECORD.read_text(encoding="utf-8"))["tokens_per_cpu_second"] if RECORD.is_file() else {}
+    record: dict[str, Any] = {"prompts": NUM_PROMPTS, "threads": 1}
+    record["tokens_per_cpu_second"] = {name: known[name] for name in MODELS if name in known}
     for name in chosen or MODELS:
         sizes = MODELS[name]
         shape = LlamaConfig(vocab_size=320, num_key_value_heads=6, max_position_embeddings=1024, **sizes)

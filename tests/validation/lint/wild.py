@@ -108,7 +108,7 @@ def _checker(target: str | None) -> Callable[[Document], Report]:
     reports: dict[str | None, Report] = {}
 
     def check(document: Document) -> Report:
-        if document.text not in reports:
+        if document.text is None or document.text not in reports:
             reports[document.text] = check_document(document, Run.of(target=target))
         return reports[document.text]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from zerokit.hardware.costs.card_costs import CardCosts
+from zerokit.hardware.gpus import HAS_BF16
 from zerokit.hardware.non_torch_memory import EXPANDABLE_SEGMENTS
 from zerokit.rehearsal.job import RehearsalJob
 from zerokit.rehearsal.recording import RankFacts
@@ -17,8 +18,6 @@ USE_BF16 = '"bf16": {"enabled": true}, with the Trainer bf16=True'
 _MOSTLY = 0.5
 """Share of the operations of backward passes in fp32 from which on a run trains in fp32; and of a node's
 memory in whole models."""
-_HAS_BF16 = (8, 0)
-"""Compute capability of the first cards with bf16 matmuls."""
 _LARGE_PART = 0.2
 """Share of a step in communication from which on the network's speed decides."""
 _FRAGMENTED = 0.05
@@ -29,7 +28,7 @@ _DIFFERS = 0.1
 
 def trains_in_fp32(facts: RankFacts, job: RehearsalJob) -> bool:
     """Whether most matmuls are in fp32 on a card that is faster in bf16."""
-    return facts.fp32_share > _MOSTLY and job.device.capability >= _HAS_BF16
+    return facts.fp32_share > _MOSTLY and job.device.capability >= HAS_BF16
 
 
 def precision_line(facts: RankFacts) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from zerokit.patches import Patch, apply, wrap
 from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
-from zerokit.rehearsal.timing.rank_time import untimed
+from zerokit.rehearsal.stand_ins.torch_compile import compiled_when_called
 
 _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
 _ZERO = "deepspeed.runtime.zero.utils"
@@ -35,27 +35,14 @@ def install(setup: RankSetup) -> None:
 
 
 def _compile_where_called(compiler: Callable[[], Any]) -> Any:
-    """In place of the decorator `torch.compile`: imports Inductor when a function is first called, untimed.
-
-    Engines import Muon whatever their optimizer is.
-    """
+    """In place of the decorator `torch.compile`: engines import Muon whatever their optimizer is."""
     compile_now = compiler()
 
     @functools.wraps(compile_now)
     def decorate(function: Any = None, **given: Any) -> Any:
         if given or not isinstance(function, FunctionType):
             return compile_now(function, **given)
-
-        @functools.cache
-        def compiled() -> Any:
-            with untimed():
-                return compile_now(function)
-
-        @functools.wraps(function)
-        def runs(*arguments: Any, **options: Any) -> Any:
-            return compiled()(*arguments, **options)
-
-        return runs
+        return compiled_when_called(function, lambda: compile_now(function))
 
     return decorate
 

@@ -13,7 +13,7 @@ import inspect
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from zerokit.rehearsal.errors import RehearsalGap, script_line
 from zerokit.rehearsal.native.backend import backend
 from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 from zerokit.rehearsal.stand_ins.triton_pointers import written_parameters
-from zerokit.rehearsal.timing.rank_time import RankTime, rank_time
+from zerokit.rehearsal.timing.rank_time import RankTime, rank_time, untimed
 
 _COMPILE = Patch("torch", "compile", "run code as it is written without Triton, and import Inductor only to compile")
 _INDUCTOR = Patch("torch:_TorchCompileInductorWrapper", "__call__", "run as written what Inductor cannot compile here")
@@ -93,13 +93,28 @@ def install(setup: RankSetup) -> None:
         put(patch, dummy)
 
 
+def compiled_when_called(function: Callable[..., Any], compile_now: Callable[[], Any]) -> Callable[..., Any]:
+    """In place of a compiled function: imports Inductor where it is first called, in no time of the run's."""
+    compiled: list[Callable[..., Any]] = []
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **options: Any) -> Any:
+        if torch.compiler.is_compiling():  # as a part of what calls it
+            return function(*arguments, **options)
+        if not compiled:
+            with untimed():
+                compiled.append(compile_now())
+        return compiled[0](*arguments, **options)
+
+    return call
+
+
 def _compile_when_called(compile_with: Any, model: Any = None, **given: Any) -> Any:
-    """Compile a function when it is called if its module is being imported: few runs call those of bitsandbytes."""
+    """Compile a function later if its module is being imported: few runs call those of bitsandbytes."""
     module = sys.modules.get(getattr(model, "__module__", None) or "")
     if not getattr(getattr(module, "__spec__", None), "_initializing", False) or not inspect.isfunction(model):
         return compile_with(model, **given)
-    compiled = functools.cache(lambda: compile_with(model, **given))
-    return functools.wraps(model)(lambda *arguments, **options: compiled()(*arguments, **options))
+    return compiled_when_called(model, lambda: compile_with(model, **given))
 
 
 def _run_uncompiled(compile_with: Any, model: Any = None, **given: Any) -> Any:

@@ -107,13 +107,6 @@ def run_in(rank: VirtualRank, job: RehearsalJob) -> WorkerExit:
         return WorkerExit.DONE
     if limit is not None:
         return _explain(limit, job)
-    return _failed(failure, hint, rank)
-
-
-def _failed(failure: BaseException, hint: str | None, rank: VirtualRank) -> WorkerExit:
-    """The exit code of a script that failed by itself."""
-    if hint is None and is_error_of_zerokit(failure):
-        return WorkerExit.EXPLAINED  # in its own line
     return WorkerExit.FAILED_WITH_VALUES if _may_rest_on_values(failure, rank) else WorkerExit.SCRIPT_FAILED
 
 
