@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoModelForCausalLM
 
 from tests import processes
-from tests.tiny import ONE_STEP_RECIPE as RECIPE
-from tests.tiny import REPOSITORY, tiny_llama, tiny_tokenizer
+from tests.tiny import REPOSITORY
+from zerokit import quickstart
+from zerokit.errors import ZerokitError
+from zerokit.quickstart import QUESTIONS
 
 ZEROKIT = [
     sys.executable,
@@ -55,22 +58,35 @@ def plant_modules(folder: Path) -> None:
         (folder / f"{name}.py").write_text(f"raise SystemExit('{name}.py of the current folder runs')\n")
 
 
-def test_train_and_generate_on_two_ranks(unpacked: Path, tmp_path: Path) -> None:
+def test_the_quickstart_trains_and_generates_on_two_ranks(unpacked: Path, tmp_path: Path) -> None:
+    """Cut short."""
     plant_modules(tmp_path)
-    tiny_tokenizer(tmp_path / "model")
-    tiny_llama(tmp_path / "model")
-    (tmp_path / "data.jsonl").write_text('{"prompt": "a", "completion": "b"}\n' * 8)
-    (tmp_path / "mine.yaml").write_text(RECIPE)
-    run = zerokit(unpacked, tmp_path, "train", "--num-gpus", "2", "--recipe", "mine.yaml", "--training.seed=7")
+    run = zerokit(unpacked, tmp_path, "quickstart", "--output-dir", "quickstart", "--max-steps", "6")
     assert run.returncode == 0, run.stderr
-    report = json.loads((tmp_path / "out" / "run.json").read_text())
-    assert (report["world_size"], report["steps"], report["recipe"]["training"]["seed"]) == (2, 1, 7)
+    for command in ("train", "config", "check", "estimate", "generate"):
+        assert f"\n$ zerokit {command} " in run.stderr
+    folder = tmp_path / "quickstart"
+    assert json.loads((folder / "ds_config.json").read_text())["zero_optimization"]["stage"] == 2
+    for name in ("corpus", "model"):
+        report = json.loads((folder / name / "run.json").read_text())
+        assert (report["zero_stage"], report["world_size"], report["steps"]) == (2, 2, 6)
+        assert report["loss_after"] < report["loss_before"]
+        AutoModelForCausalLM.from_pretrained(folder / name)
+    answers = [json.loads(line) for line in run.stdout.splitlines() if line.startswith('{"index"')]
+    assert [answer["prompt"] for answer in answers] == list(QUESTIONS)
 
-    words = "generate --num-gpus 2 --model out --prompt for --prompt class -o out.jsonl --max_new_tokens 2"
-    run = zerokit(unpacked, tmp_path, *words.split())
-    assert run.returncode == 0, run.stderr
-    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert [line["prompt"] for line in lines] == ["for", "class"]
+
+def test_a_command_that_fails_ends_the_quickstart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(quickstart, "commands", lambda *_: iter([["check", "none.json"], ["schema"]]))
+    with pytest.raises(
+        ZerokitError, match=r"^zerokit quickstart: 'zerokit check' ended with exit code 2\. "
+    ) as caught:
+        quickstart.quickstart(tmp_path)
+    assert caught.value.exit_code == 1
+    out, err = capfd.readouterr()
+    assert (out, err.count("$ zerokit ")) == ("", 1)
 
 
 def test_a_mistake_is_one_line_of_rank_0(unpacked: Path, tmp_path: Path) -> None:
