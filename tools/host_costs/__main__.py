@@ -7,7 +7,6 @@ what the table explains of each workload's time without the profiler, and the fu
 from __future__ import annotations
 
 import argparse
-import gc
 import importlib.metadata
 import json
 import platform
@@ -25,6 +24,7 @@ from tools.host_costs.fit import Fitted, fit, groups, undisturbed, with_nodes
 from tools.host_costs.profiler import NODE, OPERATOR, Overhead, Profiler
 from zerokit.calibration.host import count_calls, programs
 from zerokit.calibration.seconds import seconds_of
+from zerokit.garbage import paused_collection
 from zerokit.hardware.costs import python_calls
 from zerokit.hardware.costs.figures import figures
 from zerokit.hardware.costs.python_calls import function_name
@@ -83,18 +83,17 @@ class Repeated(NamedTuple):
 
 def repeated(step: workloads.Step, profiler: Profiler, unit: Unit, overhead: Overhead) -> Repeated:
     """Profile a step that always does the same."""
-    gc.disable()
-    profiler.samples(step)
     plain, found = [], []
-    for _ in range(STEPS):
-        ns = unit.ns()
-        begin = time.thread_time_ns()
-        step()
-        plain.append((time.thread_time_ns() - begin) / ns)
-        samples = profiler.samples(step)
-        counts = {key: samples[key] for key in ("code", "frames", "operators", "nodes")}
-        found.append(counts | {"units": own_units(samples, ns, overhead)})
-    gc.enable()
+    with paused_collection():
+        profiler.samples(step)
+        for _ in range(STEPS):
+            ns = unit.ns()
+            begin = time.thread_time_ns()
+            step()
+            plain.append((time.thread_time_ns() - begin) / ns)
+            samples = profiler.samples(step)
+            counts = {key: samples[key] for key in ("code", "frames", "operators", "nodes")}
+            found.append(counts | {"units": own_units(samples, ns, overhead)})
     return Repeated(statistics.median(plain), undisturbed(found))
 
 

@@ -22,6 +22,7 @@ from zerokit.hardware.costs.card_costs import CardCosts
 from zerokit.hardware.gpus import gpu_of_torch
 from zerokit.hardware.host_memory import host_memory_bytes
 from zerokit.memory.generation import GenerationMode, GenerationRun
+from zerokit.memory.model_states import ceil_div
 from zerokit.models import ModelShape, load_model_shape
 from zerokit.models.parallelism import DividedModel, parallelism_misfit
 from zerokit.staging import make_folder
@@ -53,7 +54,7 @@ class Work:
 
     def per_rank(self, num_ranks: int) -> int:
         """Sequences of the rank that has most of them."""
-        return -(-self.sequences // num_ranks)
+        return ceil_div(self.sequences, num_ranks)
 
 
 @dataclass(frozen=True)
@@ -117,12 +118,12 @@ def _mode_by_weights(
     model: ModelFiles, engine: Engine, modes: Sequence[GenerationMode], free: Free, num_ranks: int
 ) -> GenerationMode:
     """The mode for a model whose KV cache and workspace cannot be counted."""
+    if "replicated" not in modes:
+        return modes[0]
     bytes_each = 4 if engine.precision == "fp32" else 2
     # ZeRO-3 cannot partition quantized weights, whose number is not known.
     fits = model.num_parameters is None or bytes_each * model.num_parameters < free.device_bytes
-    if "replicated" not in modes or fits or num_ranks == 1:
-        return "replicated" if "replicated" in modes else modes[0]
-    return "sharded" if "sharded" in modes else "replicated"
+    return "sharded" if not fits and num_ranks > 1 and "sharded" in modes else "replicated"
 
 
 def _check_tensor(ranks: Ranks, model: ModelFiles, modes: Sequence[GenerationMode]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from zerokit.models import catalogue, hub_config
 from zerokit.models.count import count
 from zerokit.models.keys import NotCountedError
 from zerokit.models.shape import ModelShape
+from zerokit.units import interpret_number
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,6 @@ def dotted_place(path: tuple[str, ...]) -> str:
     return f"config.json ({dotted(path)})" if path else "config.json"
 
 
-_COUNT = re.compile(r"\d+(\.\d+)?[kmb]?", re.ASCII | re.IGNORECASE)
-
-
 def _find(name: str, *, revision: str | None, allow_network: bool) -> _Config:
     path = _path(name)
     if path is not None and path.is_dir():
@@ -97,7 +94,7 @@ def _find(name: str, *, revision: str | None, allow_network: bool) -> _Config:
         return _Config(known.config, _place_in_catalogue(known.id), known.id, stored)
     if path is not None and path.is_file():
         return _read(path, name)
-    if _COUNT.fullmatch(name.strip()):
+    if interpret_number(name) is not None:
         raise ModelError(
             f"'{name}' is a number of parameters, which says nothing of layers",
             where="model",
