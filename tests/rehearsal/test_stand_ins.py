@@ -229,11 +229,24 @@ def test_deepspeed_uses_the_stand_ins_and_starts_no_compiler(tmp_path: Path) -> 
 
 def test_muon_imports_inductor_where_its_update_is_computed(tmp_path: Path) -> None:
     """Engines import Muon whatever their optimizer is."""
+    (tmp_path / "doubled.py").write_text(
+        dedent(
+            """
+            from deepspeed.runtime.compiler import compile
+
+            @compile()
+            def double(x):
+                return 2 * x
+            """
+        )
+    )
     printed = _run(
         """
-        import functools, sys
-        from zerokit.rehearsal.stand_ins import deepspeed_bookkeeping
-        deepspeed_bookkeeping.install(None)
+        import functools, pathlib, sys
+        from types import SimpleNamespace
+        from zerokit.rehearsal.stand_ins import torch_compile
+        calls = SimpleNamespace(call_sites=SimpleNamespace(pass_over=lambda folder: None))
+        torch_compile.install(SimpleNamespace(rank=calls, generated=pathlib.Path("generated")))
         import deepspeed, torch
         from deepspeed.runtime.compiler import compile
         from deepspeed.runtime.zero.muon import original_muon
@@ -243,16 +256,13 @@ def test_muon_imports_inductor_where_its_update_is_computed(tmp_path: Path) -> N
         print("module", type(whole).__name__)
         graphs = []
 
-        def double(x):
-            return 2 * x
-
         def keep(graph, inputs):
             graphs.append(graph)
             return graph
 
         # It compiles by torch.compile as it is when DeepSpeed requests the decorator.
         torch.compile = functools.partial(torch.compile, backend=keep)
-        later = compile()(double)
+        from doubled import double as later
         torch.compile = None
         before = len(graphs)
         print("compiled", later(torch.ones(2)).tolist(), later.__name__, before, len(graphs))

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Callable
-from types import FunctionType
 from typing import Any
 
 from zerokit.patches import Patch, apply, wrap
 from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
-from zerokit.rehearsal.stand_ins.torch_compile import compiled_when_called
 
 _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
 _ZERO = "deepspeed.runtime.zero.utils"
@@ -18,33 +14,17 @@ _AGREE = "let every rank agree with rank 0"
 _SHARED_MEMORY = Patch("deepspeed.comm.torch", "build_shm_op", "compile nothing for ranks on the CPU")
 # Every hook and collective opens a range for a profiler of the GPU: a tenth of the run's time.
 _RANGES = Patch("deepspeed.utils.nvtx", "enable_nvtx", "leave out ranges for a profiler of the GPU")
-# What imports Inductor: about a second.
-_MUON = Patch("deepspeed.runtime.compiler", "compile", "compile Muon's update where it is used", since="0.18.3")
 _PASSES = Patch(_ENGINE, "register_compile_pass", "register DeepCompile's passes where used", since="0.16.6")
 _SAME_LIST = Patch(_ZERO, "get_lst_from_rank0", _AGREE)
 _SAME_LENGTH = Patch(_ZERO, "assert_lst_len_same_as_other_ranks", _AGREE, since="0.17.6")
 
 
-@stand_in("enable_nvtx", "Muon", "register_compile_pass")
+@stand_in("enable_nvtx", "register_compile_pass")
 def install(setup: RankSetup) -> None:
-    """Leave out profiler ranges, early compilation and shared memory between processes on the CPU."""
+    """Leave out profiler ranges, early passes and shared memory between processes on the CPU."""
     apply(_SHARED_MEMORY, lambda _: lambda: None)
     apply(_RANGES, lambda _: False)
-    wrap(_MUON, _compile_where_called)
     wrap(_PASSES, _register_where_used)
-
-
-def _compile_where_called(compiler: Callable[[], Any]) -> Any:
-    """In place of the decorator `torch.compile`: engines import Muon whatever their optimizer is."""
-    compile_now = compiler()
-
-    @functools.wraps(compile_now)
-    def decorate(function: Any = None, **given: Any) -> Any:
-        if given or not isinstance(function, FunctionType):
-            return compile_now(function, **given)
-        return compiled_when_called(function, lambda: compile_now(function))
-
-    return decorate
 
 
 def _register_where_used(register: Any, engine: Any, *arguments: Any, **given: Any) -> None:

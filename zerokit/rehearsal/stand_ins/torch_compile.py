@@ -93,28 +93,26 @@ def install(setup: RankSetup) -> None:
         put(patch, dummy)
 
 
-def compiled_when_called(function: Callable[..., Any], compile_now: Callable[[], Any]) -> Callable[..., Any]:
-    """In place of a compiled function: imports Inductor where it is first called, in no time of the run's."""
-    compiled: list[Callable[..., Any]] = []
-
-    @functools.wraps(function)
-    def call(*arguments: Any, **options: Any) -> Any:
-        if torch.compiler.is_compiling():  # as a part of what calls it
-            return function(*arguments, **options)
-        if not compiled:
-            with untimed():
-                compiled.append(compile_now())
-        return compiled[0](*arguments, **options)
-
-    return call
-
-
 def _compile_when_called(compile_with: Any, model: Any = None, **given: Any) -> Any:
-    """Compile a function later if its module is being imported: few runs call those of bitsandbytes."""
+    """Compile a function later if its module is being imported: few runs call those of bitsandbytes and Muon.
+
+    Inductor is then imported in no time of the run's.
+    """
     module = sys.modules.get(getattr(model, "__module__", None) or "")
     if not getattr(getattr(module, "__spec__", None), "_initializing", False) or not inspect.isfunction(model):
         return compile_with(model, **given)
-    return compiled_when_called(model, lambda: compile_with(model, **given))
+    compiled: list[Callable[..., Any]] = []
+
+    @functools.wraps(model)
+    def call(*arguments: Any, **options: Any) -> Any:
+        if torch.compiler.is_compiling():  # as a part of what calls it
+            return model(*arguments, **options)
+        if not compiled:
+            with untimed():
+                compiled.append(compile_with(model, **given))
+        return compiled[0](*arguments, **options)
+
+    return call
 
 
 def _run_uncompiled(compile_with: Any, model: Any = None, **given: Any) -> Any:
