@@ -171,8 +171,8 @@ def loaded(tmp_path: Path, *words: str) -> Any:
 @pytest.mark.parametrize(
     ("words", "stage", "message"),
     [
-        ((), 1, "needs ZeRO-3, and the ds_config has stage 1: DeepSpeed multiplies gradients"),
-        ((), 0, "without ZeRO, DeepSpeed has no groups for it. Set zero_optimization.stage to 3"),
+        ((), 1, "needs ZeRO-3, and the run has stage 1: DeepSpeed multiplies gradients"),
+        ((), 0, "without ZeRO, DeepSpeed has no groups for it. Set stage 3"),
         (("--task.type", "dpo"), 3, "does not go with task dpo"),
         (("--training.torch_compile", "true"), 3, "does not go with training.torch_compile True"),
         (("--training.dataloader_drop_last", "true"), 3, "does not go with training.dataloader_drop_last True"),

@@ -69,8 +69,8 @@ def _misfits(
     if sequence > 1 and stage is not None and stage < 3:
         # stage_1_and_2.py divides by the groups that read different data, after a sum over all ranks.
         why = "DeepSpeed multiplies gradients by the size of the group in stages 1 and 2"
-        why = f"the ds_config has stage {stage}: {why if stage else 'without ZeRO, DeepSpeed has no groups for it'}"
-        yield "sequence", f"needs ZeRO-3, and {why}", "Set zero_optimization.stage to 3"
+        why = f"the run has stage {stage}: {why if stage else 'without ZeRO, DeepSpeed has no groups for it'}"
+        yield "sequence", f"needs ZeRO-3, and {why}", "Set stage 3: --zero-stage, or zero_optimization.stage"
     if sequence > 1 and tensor > 1:  # DeepSpeedEngine._configure_tensor_parallel_states
         yield "tensor", "does not go with sequence parallelism: AutoTP replaces its groups", "Remove one of the two"
     if tensor > 1 and has_adapter:
