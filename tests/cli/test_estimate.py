@@ -295,7 +295,7 @@ CONFIG = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "
         (MODEL, ["--gpu", "H100", "--fit", "gpt2"], "--fit: 'gpt2' is not a size in bytes. Write it like 80GiB. For"),
         (MODEL, ["--gpu", "h100", "--gpu=b200"], "--gpu: is given more than once. Write --gpu h100,b200"),
         (MODEL, ["--zero-stage", "1,2", "--explain"], "--explain: is for one run"),
-        (MODEL, ["--zero-stage", 2, "--load-in-4bit"], "weights in 4 bits cannot be trained"),
+        (MODEL, ["--zero-stage", 2, "--load-in-4bit"], "supported with them. Add LoRA with --lora-rank"),
         (MODEL, ["--zero-stage", 2, "--lora-targets", "q_proj"], "--lora-targets: no adapter with targets"),
         (
             MODEL,

@@ -121,8 +121,8 @@ class TrainingRun(RunOptions):
             # output matrix of a 16-bit model do not accept.
             raise ZerokitError(
                 "weights in 4 bits cannot be trained, and only LoRA adapters are supported with them",
-                where="load_in_4bit",
-                hint="Give a LoRA rank",
+                where="--load-in-4bit",
+                hint="Add LoRA with --lora-rank",
             )
         if self.load_in_4bit and self.lora is not None and self.lora.dora and self.lora.dropout:
             raise ZerokitError(
