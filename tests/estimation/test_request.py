@@ -9,13 +9,15 @@ import pytest
 from tests.estimation.requests import answer, question, shape
 from tests.tiny import REPOSITORY
 from zerokit.choices import Target
+from zerokit.config.batch_sizes import MICRO, STEPS
 from zerokit.errors import ConfigError, ZerokitError
 from zerokit.estimation import Runs
 from zerokit.estimation.api import as_model
 from zerokit.estimation.api import estimate as ask
 from zerokit.estimation.as_json import as_data
 from zerokit.estimation.table import heading
-from zerokit.hardware.cluster import Parallelism
+from zerokit.hardware.cluster import Cluster, Parallelism
+from zerokit.hardware.gpus import find_gpu
 from zerokit.memory import estimate
 from zerokit.writing.build import build_ds_config
 
@@ -309,6 +311,7 @@ def test_without_deepspeed_weights_in_fp16_are_refused() -> None:
         run(zero_stage=2, autocast=True)
 
 
+WITH_T4 = Cluster(8, gpu=find_gpu("T4"))
 LLAMAFACTORY = {"bf16": {"enabled": True}, "zero_optimization": {"stage": 2}}
 AUTO = {"train_micro_batch_size_per_gpu": "auto", "bf16": {"enabled": "auto"}}
 
@@ -321,6 +324,14 @@ AUTO = {"train_micro_batch_size_per_gpu": "auto", "bf16": {"enabled": "auto"}}
         ({"micro_batch_size": None, "precision": "fp32"}, ["micro batch 8 is the default"]),
         ({"ds_config": LLAMAFACTORY}, []),
         ({"ds_config": None, "zero_stage": 2}, []),
+        ({"ds_config": None, "zero_stage": 2, "cluster": WITH_T4}, ["T4 has no bf16: torch emulates it there"]),
+        ({"ds_config": LLAMAFACTORY, "cluster": WITH_T4}, ["T4 has no bf16"]),
+        ({"ds_config": None, "zero_stage": 2, "cluster": WITH_T4, "precision": "fp16"}, []),
+        (
+            {"ds_config": LLAMAFACTORY | {MICRO: 4, STEPS: 2}, "gradient_accumulation_steps": 1},
+            [f"the batch sizes given replace {MICRO} 4 and {STEPS} 2 of the ds_config"],
+        ),
+        ({"ds_config": LLAMAFACTORY | {MICRO: 4, STEPS: 2}, "micro_batch_size": 4}, []),
     ],
 )
 def test_what_is_assumed_is_noted(options: dict[str, Any], notes: list[str]) -> None:

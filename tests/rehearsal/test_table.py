@@ -133,6 +133,14 @@ def test_errors_of_the_ds_config_follow_the_verdict(count: int, capsys: pytest.C
     assert lines[-1].endswith(f"{findings} on the ds_config, and more tables: --details prints them")
 
 
+def test_that_the_card_has_no_bf16_follows_the_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    config = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}}
+    found = config_findings(config, Cluster(1, gpu=some_gpu("T4", None)))
+    print_report(analyse(training(), job()).model_copy(update={"ds_config_findings": found}))
+    line = capsys.readouterr().out.splitlines()[1]
+    assert line.startswith("ds_config (bf16.enabled): warning: T4 has no bf16: torch emulates it there")
+
+
 def test_steps_are_shown_where_they_differ(printed: Any) -> None:
     report = analyse(training(), job())
     assert "Steps differ" in printed(report)

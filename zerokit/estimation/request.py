@@ -101,7 +101,8 @@ class Runs:
         if isinstance(question.model, int):
             options["seq_len"] = None
         is_default = question.target == "trainer" and "the default of" in sizes[MICRO].detail
-        notes = list(_notes(document, question, resolution))
+        written = self._documents.get(id(question.ds_config), document)
+        notes = list(_notes(document, question, resolution, written))
         if is_default:
             size, argument = sizes[MICRO].value, "per_device_train_batch_size"
             note = f'micro batch {size} is the default of the Trainer\'s {argument}, which fills "auto"'
@@ -204,8 +205,15 @@ def _runs_with_auto(target: Target, path: KeyPath) -> bool:
     return target == "deepspeed" and is_dropped(path)
 
 
-def _notes(document: Document, question: Question, resolution: Resolution) -> Iterator[str]:
-    """What was assumed: DeepSpeed's defaults for "auto", and the precision."""
+def _notes(document: Document, question: Question, resolution: Resolution, written: Document) -> Iterator[str]:
+    """What was assumed: DeepSpeed's defaults for "auto", and the precision; what options replace in the file."""
+    card = question.cluster.gpu
+    if card is not None and card.half_precision != "bf16" and written_precision(resolution.config) == "bf16":
+        yield f"{card.name} has no bf16: torch emulates it there, without tensor cores. fp16 is faster"
+    in_file = [(key, written.data.get(key)) for key in (MICRO, STEPS)]
+    replaced = [f"{key} {size}" for key, size in in_file if isinstance(size, int) and size != document.data[key]]
+    if replaced:
+        yield f"the batch sizes given replace {' and '.join(replaced)} of the ds_config"
     is_open = question.ds_config is not None and question.precision is None
     if is_open and question.target == "trainer" and written_precision(document.data) is None:
         yield (

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _MOST_ROWS = 20
 _MOST_CHANGES = 2
 _MOST_ERRORS = 3
+_WRONG_CARD = "bf16-on-older-card"
+"""A warning that is printed below the verdict as errors are: the verdict is on the card."""
 
 
 def print_report(report: RehearsalReport, *, details: bool = False) -> None:
@@ -48,7 +50,7 @@ def print_advice(report: RehearsalReport) -> None:
 
 
 def _summary(report: RehearsalReport) -> Iterator[Part]:
-    errors = [str(found) for found in report.ds_config_findings if found.severity == "error"]
+    errors = [str(one) for one in report.ds_config_findings if one.severity == "error" or one.rule == _WRONG_CARD]
     more = [f"{len(errors) - _MOST_ERRORS} more: --details"] if len(errors) > _MOST_ERRORS else []
     yield from _head(report, [*errors[:_MOST_ERRORS], *more])
     rows = [*_memory_rows(report), *_time_rows(report.time), *_changes_rows(report)]
