@@ -34,3 +34,4 @@ def test_without_a_name_all_rules_are_listed(zerokit: Run) -> None:
 
 def test_what_there_is_not_gives_2(zerokit: Run) -> None:
     assert "Did you mean 'zero_optimization.overlap_comm'?" in refused(zerokit, "explain", "overlap_com")
+    assert "Did you mean 'gradient_clipping'?" in refused(zerokit, "explain", "gradient-cliping")

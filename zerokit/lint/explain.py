@@ -18,6 +18,7 @@ from zerokit.lint.run import all_rules, check_config
 from zerokit.lint.topics import is_title, search_page, topic_page, topics
 from zerokit.lint.upgrade import LABELS, OPTION
 from zerokit.resolving.filled_keys import filled_in_words
+from zerokit.spelling import mistyped
 
 _MOST_NAMES = 4
 """Most names in the hint for an unknown one."""
@@ -85,14 +86,15 @@ def _paths(name: str) -> Iterator[KeyPath]:
 
 def _unknown(name: str) -> ConfigError:
     path: KeyPath = split_dotted(name)
-    close = nearest(name, [*all_rules(), *KNOWN_DEFECTS, *LABELS])
-    if len(path) > 1 or close is None or "_" in name:
+    names = [*all_rules(), *KNOWN_DEFECTS, *LABELS]
+    if len(path) > 1 or "_" in name or mistyped(name, names) is None:
         meaning = meaning_of(path)
         if meaning.foreign:
             return ConfigError(f"DeepSpeed has no key '{name}'", hint=meaning.hint)
         if meaning.to is not None:
             hint = meaning.hint if meaning.kind != "misplaced" else f"Did you mean '{dotted(meaning.to)}'?"
             return ConfigError(f"there is no key '{name}'", hint=hint)
+    close = nearest(name, names)
     meant = _that_hold(name) or ([close] if close else [])
     hint = (
         f"Did you mean {' or '.join(filter(None, [', '.join(map(repr, meant[:-1])), repr(meant[-1])]))}?"
