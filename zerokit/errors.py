@@ -122,8 +122,8 @@ def collect_errors(errors: list[ZerokitError], *, where: str | None = None) -> I
         errors.append(error)
 
 
-def nearest(name: str, choices: Iterable[str]) -> str | None:
-    """The choice that is most similar to `name`; None if none is similar.
+def nearest(name: str, choices: Iterable[str], least: float = 0.6) -> str | None:
+    """The choice that is most similar to `name`; None if none has `least` similarity (`difflib`).
 
     A choice with all words of `name`, in any order, is preferred.
     """
@@ -134,7 +134,7 @@ def nearest(name: str, choices: Iterable[str]) -> str | None:
         if len(holding) == 1 or (holding and len(_words(holding[0])) < len(_words(holding[1]))):
             return holding[0]
     by_folded = {choice.lower().replace("-", "_"): choice for choice in choices}
-    close = difflib.get_close_matches(name.lower().replace("-", "_"), by_folded, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(name.lower().replace("-", "_"), by_folded, n=1, cutoff=least)
     return by_folded[close[0]] if close else None
 
 

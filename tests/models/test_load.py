@@ -190,6 +190,10 @@ def test_a_misspelled_name_sends_no_request_to_the_hub(cache: Path, monkeypatch:
     assert complaint("llama-3.1-71b", allow_network=True).hint == "Did you mean 'llama-3.1-70b'?"
 
 
+def test_no_model_is_suggested_that_only_shares_some_letters(cache: Path) -> None:
+    assert "zerokit models" in str(complaint("nomodel").hint)
+
+
 @pytest.mark.parametrize(
     "name", ["", "  ", "no/such/folder/at/all", "/no/such/folder", "./no", "~nobody/x", "x\0y", "x" * 5000, "a b"]
 )

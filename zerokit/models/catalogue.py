@@ -11,12 +11,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from zerokit.errors import nearest
 from zerokit.models.shape import Experts, ModelShape
 from zerokit.models.tensors import Tensor
+from zerokit.spelling import NEAR
 from zerokit.tables import table_of
 
 SHAPES_FILE = Path(__file__).with_name("shapes.json")
@@ -71,9 +73,8 @@ def find(name: str) -> Entry | None:
 
 def closest(name: str) -> str | None:
     """The most similar name, or None."""
-    if "/" in name:
-        return nearest(name, [one for entry in entries() for one in (entry.id, *entry.also)])
-    return nearest(name, [short for entry in entries() for short in entry.short_names])
+    each = ((entry.id, *entry.also) if "/" in name else entry.short_names for entry in entries())
+    return nearest(name, chain.from_iterable(each), NEAR)
 
 
 def hub_id(name: str) -> str | None:
