@@ -75,6 +75,13 @@ def test_options_reach_the_config(zerokit: Run) -> None:
     assert zerokit("config", "--zero-stage", 3, "--inference")[1] == (FOLDER / "inference.json").read_text()
 
 
+@pytest.mark.parametrize("missing", ["--model", "--num-gpus", "--gpu"])
+def test_what_is_missing_to_choose_a_stage_is_named(missing: str, zerokit: Run) -> None:
+    given = {"--model": "gpt2", "--num-gpus": 2, "--gpu": "H100"}
+    words = itertools.chain(*(pair for pair in given.items() if pair[0] != missing))
+    assert f"{missing}: is missing for zerokit to choose" in refused(zerokit, "config", *words)
+
+
 @pytest.mark.parametrize(
     ("card", "stage", "precision"), [("v100-32", 2, "fp16"), ("v100-32", 0, "bf16"), ("h100", 2, "bf16")]
 )

@@ -102,8 +102,17 @@ def _usual_precision(options: ConfigOptions, card: Gpu | None) -> Literal["auto"
 def _chosen_zero(
     options: ConfigOptions, cluster: Cluster, shape: ModelShape | None, precision: Literal["auto", choices.Precision]
 ) -> dict[str, Any]:
-    """The stage and offload that fit, with the reason on stderr; empty without a model, GPUs or a card."""
+    """The stage and offload that fit, with the reason on stderr; empty without a model, GPUs or a card.
+
+    Raises:
+        ZerokitError: only one of the three is missing.
+    """
     if shape is None or cluster.num_gpus is None or cluster.gpu is None:
+        facts = {"--model": shape, "--num-gpus": cluster.num_gpus, "--gpu": cluster.gpu}
+        missing = [option for option, fact in facts.items() if fact is None]
+        if len(missing) == 1:
+            hint = "Give it, or choose what ZeRO divides with --zero-stage or --preset"
+            raise ZerokitError("is missing for zerokit to choose what ZeRO divides", where=missing[0], hint=hint)
         return {}
     from zerokit.console import note
     from zerokit.estimation import Question
