@@ -56,6 +56,13 @@ def test_groups_that_do_not_divide_the_gpus_are_refused_once() -> None:
     assert [one.message for one in refused] == ["8 GPUs do not divide into groups of 3 of sequence parallelism"]
 
 
+def test_groups_that_do_not_divide_the_gpus_have_no_batch_size() -> None:
+    document = Document({**STAGE_3, "train_micro_batch_size_per_gpu": "auto"}, "ds.json")
+    resolution = resolve(document, Run.of(target="trainer", recipe=recipe(parallel={"sequence": 4}), num_gpus=2))
+    assert resolution.refused == ()
+    assert [value for value in resolution.values if value.path == ("train_batch_size",)] == []
+
+
 @pytest.mark.parametrize(
     ("parallel", "train", "right"),
     [({"sequence": 4}, 2, True), ({"sequence": 4}, 8, False), ({"tensor": 4}, 2, True), ({"tensor": 4}, 8, False)],

@@ -72,9 +72,10 @@ def _insist(filling: Filling, name: str, source: Source) -> None:
 def _batch_of_all(filling: Filling) -> Any:
     """accelerate multiplies what the config says by then; an "auto" stays where there is no micro batch."""
     micro, accumulation = filling.get(MICRO), filling.get(STEPS)
-    if isinstance(micro, int) and isinstance(accumulation, int):
-        return micro * accumulation * (filling.run.world_size // filling.run.batch_group())
-    return None if filling.is_unknown(MICRO) else AUTO
+    groups, left = divmod(filling.run.world_size, filling.run.batch_group())
+    if not left and isinstance(micro, int) and isinstance(accumulation, int):
+        return micro * accumulation * groups
+    return None if left or filling.is_unknown(MICRO) else AUTO
 
 
 def _plugin(filling: Filling) -> bool:
