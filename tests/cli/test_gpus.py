@@ -52,6 +52,15 @@ def test_a_card_says_what_of_it_was_measured(zerokit: Run) -> None:
     }
 
 
+def test_prices_that_are_equal_are_no_range(zerokit: Run) -> None:
+    _, out, _ = zerokit("gpus")
+    ranges = {gpu.name: gpu.price for gpu in gpus() if gpu.price is not None}
+    single = {name: price.low for name, price in ranges.items() if price.low == price.high}
+    assert single
+    for name, usd in single.items():
+        assert f"  {usd:.2f}  " in next(line for line in out.splitlines() if line.startswith(f"{name} "))
+
+
 def test_a_part_of_no_name_gives_2(zerokit: Run) -> None:
     assert zerokit("gpus", "voodoo") == (
         *(2, ""),

@@ -51,7 +51,8 @@ def _row(gpu: Gpu) -> tuple[str, ...]:
     node = "-" if gpu.node is None else quantity(gpu.node.gpus, "GPU")
     if gpu.node is not None and gpu.node.ram_gib is not None:
         node += f", {gpu.node.ram_gib} GiB"
-    price = "-" if gpu.price is None else f"{gpu.price.low:.2f} to {gpu.price.high:.2f}"
+    prices = () if gpu.price is None else (f"{gpu.price.low:.2f}", f"{gpu.price.high:.2f}")
+    price = " to ".join(dict.fromkeys(prices)) or "-"
     links = (None if link is None else link.gb_s for link in (gpu.link, gpu.host_link))
     speeds = (gpu.bandwidth_gb_s, gpu.tflops.get("bf16"), *links)
     numbers = ("-" if speed is None else f"{speed:g}" for speed in speeds)
