@@ -184,6 +184,8 @@ def test_a_free_option_that_misses_the_deadline_is_compared(tmp_path: Path, monk
     costs = _evaluator(job)
     report = answer(job, search(job, costs), {}, command="")
     assert (report.plans[0].num_gpus, report.plans[0].meets.deadline) == (8, "meets")
+    assert "rent 8 x H100-SXM" in "\n".join(plain_lines(answer_parts(report)))
+    assert "rent 8" not in "\n".join(plain_lines(answer_parts(report.model_copy(update={"considered": []}))))
 
 
 def test_the_bill_adds_up() -> None:

@@ -113,7 +113,8 @@ def answer_parts(report: PlanReport, *, details: bool = False) -> Iterator[Part]
     yield report.verdict
     yield ""
     columns = ["GPUs", "settings", "memory", "hours", "cost", "limits"]
-    plans = [_row(plan) for plan in report.plans]
+    is_mixed = len({one.usd_per_gpu_hour > 0 for one in report.considered}) > 1
+    plans = [_row(plan, is_mixed=is_mixed) for plan in report.plans]
     used = [place for place in range(len(columns)) if any(row[place] for row in plans)]
     yield Table("Plans", [columns[place] for place in used], [[row[place] for place in used] for row in plans])
     if report.plans:
@@ -272,7 +273,8 @@ def _faster(chosen: Sequence[Ranked]) -> str:
 def _impossible(job: PlanJob) -> str:
     """That nothing meets the limits, with a bound that no settings can beat if it is above them."""
     limits = job.limits
-    named = [f"a deadline of {_number(limits.deadline_hours)} h"] if limits.deadline_hours else []
+    deadline = limits.deadline_hours
+    named = [f"a deadline of {_hours(Range(low=deadline, mid=deadline, high=deadline))}"] if deadline else []
     named += [f"a budget of ${_number(limits.budget_usd)}"] if limits.budget_usd else []
     flops = (3 if job.lora is None else 2) * forward_flops(job) * job.workload.tokens
     bounds = [(flops / peak_flops(one) / 3600 * one.num_gpus * one.usd_per_gpu_hour, one) for one in job.offers]
@@ -357,11 +359,17 @@ def _choice(one: Ranked) -> dict[str, Any]:
     return parts
 
 
-def _row(plan: Plan) -> list[str]:
+def _row(plan: Plan, *, is_mixed: bool) -> list[str]:
+    """A row of the table of plans.
+
+    Args:
+        is_mixed: whether some GPUs are rented and some are not, so that the row has to say it.
+    """
+    verb = "" if not is_mixed else "rent " if plan.usd_per_gpu_hour else "use "
     network = "" if plan.network_gbit_s is None else f" at {plan.network_gbit_s:,g} Gbit/s"
     limits = {plan.meets.deadline, plan.meets.budget}
     return [
-        f"{plan.num_gpus} x {plan.gpu}{network}",
+        f"{verb}{plan.num_gpus} x {plan.gpu}{network}",
         plan.settings,
         f"{plan.fit}{', rehearsed' * plan.rehearsed}",
         _hours(plan.hours),
