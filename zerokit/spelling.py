@@ -38,7 +38,7 @@ def mistyped(name: str, choices: Iterable[str]) -> str | None:
 def is_typo(name: str, choice: str, choices: Iterable[str]) -> bool:
     """Whether a name differs from a choice by one or two typos, and more from all other choices."""
     typos = distance(_folded(name), _folded(choice))
-    if typos > (2 if len(name) >= 8 else 1) or len(name) < 5:
+    if typos > (2 if len(name) >= 8 else 1) or max(len(name), len(choice)) < 5:
         return typos == 0
     return all(distance(_folded(name), other) > typos for other in choices if other != choice)
 

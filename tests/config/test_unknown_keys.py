@@ -123,6 +123,11 @@ def test_a_misplaced_key_that_says_what_deepspeed_does_anyway_is_no_error(data: 
         ({"gradient_cliping": "a lot"}, None),  # the value would be wrong there
         ({"gradient_cliping": 1.0, "gradient_clipping": 2.0}, None),  # taken
         ({"gradient_acc": 8}, None),  # not near enough
+        (
+            {"optimizer": {"type": "Adam", "params": {"beta": [0.9, 0.95]}}},
+            Move(("optimizer", "params", "beta"), ("optimizer", "params", "betas")),
+        ),
+        ({"optimizer": {"type": "Adam", "params": {"beta": 0.9}}}, None),
         ({"bf17": {"enabled": True}}, None),  # a short name, near to several
         ({"zero_optimisation": {"stag": 3}}, Move(("zero_optimisation",), ("zero_optimization",))),
         (
