@@ -41,6 +41,7 @@ def generated(monkeypatch: pytest.MonkeyPatch, zerokit: Run) -> Callable[..., Op
     def options(*words: object) -> Options:
         found: list[Options] = []
         monkeypatch.setattr("zerokit.generation.main.main", lambda options, **_: found.append(options) or 0)
+        monkeypatch.setattr("zerokit.generation.main.check_options", lambda options: None)
         code, out, err = zerokit("generate", *words)
         assert (code, out, err) == (0, "", "")
         return found[0]
@@ -357,6 +358,13 @@ def test_what_is_missing_is_told_before_torch_and_before_the_output_folder(tmp_p
     words = ["--data.train", "none.jsonl", "--training.output_dir", "out"]
     said = processes.checked([sys.executable, "-c", _READS, *words], cwd=tmp_path)
     assert said == "--data.train: no such file: 'none.jsonl'. Check the path False\n"
+
+
+def test_generate_refuses_a_missing_model_before_torch_is_imported(
+    zerokit: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zerokit.generation.main.main", lambda *_, **__: pytest.fail("the rank was started"))
+    assert "no such model folder" in refused(zerokit, "generate", "--model", "/none/such/folder", "--prompt", "a")
 
 
 @pytest.mark.parametrize(

@@ -74,13 +74,13 @@ def generate(options: GenerateOptions) -> None:
         sampling_words=tuple(context.args),
         own_names=tuple(name for parameter in context.command.params for name in parameter.opts),
     )
-    # Before the launcher, which prints much of its own. The ranks check together, in `main`.
-    if options.num_gpus is not None and not is_rank():
-        from zerokit.generation.main import check_before_start, note_if_finished
+    # Before torch is imported, and the launcher prints much of its own. The ranks check together, in `main`.
+    if not is_rank():
+        from zerokit.generation.main import check_options, note_if_finished
 
         if note_if_finished(job):
             return
-        check_before_start(job)
+        check_options(job)
     again = "Start it again" + (" with --resume" if job.output is not None and not job.resume else "")
     start_ranks(options.num_gpus, options.master_port, "generate", context.obj, again=again)
     from zerokit.distributed.group import leave

@@ -45,7 +45,6 @@ from zerokit.units import format_rate, quantity
 if TYPE_CHECKING:
     from transformers import GenerationConfig
 
-    from zerokit.distributed.ranks import Ranks
     from zerokit.generation.ds_config import Engine
     from zerokit.generation.engine import Generator
     from zerokit.generation.model import ModelFiles
@@ -143,7 +142,8 @@ def prepare(group: RankGroup, options: Options, stream: IO[str]) -> Job:
     from zerokit.generation.model import find_model, read_model
     from zerokit.generation.sampling import settle_sampling, try_sampling
 
-    given = group.together(lambda: check_options(options, group.ranks))
+    ranks = group.ranks
+    given = group.together(lambda: check_options(options, output=ranks.is_main, inputs=ranks.is_node_main))
     folder = group.node_main_first(lambda: find_model(options))
 
     def read() -> tuple[ModelFiles, Engine]:
@@ -289,34 +289,19 @@ def note_if_finished(options: Options) -> bool:
     return True
 
 
-def check_options(options: Options, ranks: Ranks) -> Sampling:
-    """Check options and the files that they name; returns sampling options. Raises all errors together."""
+def check_options(options: Options, *, output: bool = True, inputs: bool = True) -> Sampling:
+    """Check options and the files that they name; returns sampling options. Raises all errors together.
+
+    Args:
+        options: of the command.
+        output: whether to check the output file and the prompts.
+        inputs: whether to check other files to read.
+    """
+    require("train", where="zerokit generate")
     errors: list[ZerokitError] = []
     given = None
     with collect_errors(errors):
         given = parse_sampling(options.sampling_words, options.own_names)
-    _look_at_files(options, errors, output=ranks.is_main, inputs=ranks.is_node_main)
-    raise_together(errors)
-    assert given is not None
-    return given
-
-
-def check_before_start(options: Options) -> None:
-    """As :func:`check_options`, in the process that starts the ranks.
-
-    Sampling options are checked only if there is another error, because that imports transformers.
-    """
-    errors: list[ZerokitError] = []
-    _look_at_files(options, errors, output=True, inputs=True)
-    if errors:
-        of_sampling: list[ZerokitError] = []
-        with collect_errors(of_sampling):
-            parse_sampling(options.sampling_words, options.own_names)
-        raise_together(of_sampling + errors)
-
-
-def _look_at_files(options: Options, errors: list[ZerokitError], *, output: bool, inputs: bool) -> None:
-    """Add errors of the output file and the prompts (`output`: on rank 0), and of other files to read."""
     if output:
         with collect_errors(errors):
             check_output(options.output, force=options.force, resume=options.resume)
@@ -328,3 +313,6 @@ def _look_at_files(options: Options, errors: list[ZerokitError], *, output: bool
     if inputs and options.ds_config is not None:
         with collect_errors(errors):
             load_ds_config(options.ds_config)
+    raise_together(errors)
+    assert given is not None
+    return given

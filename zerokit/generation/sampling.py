@@ -69,7 +69,7 @@ def parse_sampling(words: Sequence[str], own_names: Sequence[str] = ()) -> Sampl
         ZerokitError: an unknown, useless or repeated option, or a value of the wrong type; all of them
             together.
     """
-    names = known_names()
+    names = known_names() if words else []  # which imports transformers
     values: dict[str, Any] = {}
     written: dict[str, str] = {}
     errors: list[ZerokitError] = []
