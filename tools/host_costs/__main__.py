@@ -15,7 +15,7 @@ import sys
 import time
 from collections import defaultdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
@@ -27,15 +27,13 @@ from zerokit.calibration.seconds import seconds_of
 from zerokit.garbage import paused_collection
 from zerokit.hardware.costs import python_calls
 from zerokit.hardware.costs.figures import figures
-from zerokit.hardware.costs.python_calls import function_name
+from zerokit.hardware.costs.python_calls import Kind, function_name, kind_of
 
 WRITTEN = Path(python_calls.__file__).with_suffix(".json")
 PACKAGES = ("deepspeed", "torch", "accelerate", "transformers")
 WARM, STEPS, OVERHEADS = 4, 7, 7
 LEAST_SHARE = 2e-5
 """Of a workload's time: functions below it in all workloads are left out."""
-PLAIN_SHARE = 0.002
-"""Of the calls of a forward pass without DeepSpeed, above which a function is usual in it."""
 
 Name = tuple[str, str]
 Costs = dict[Name, Fitted]
@@ -120,7 +118,6 @@ def main() -> None:
     parts: dict[Name, list[Any]] = defaultdict(list)
     shares: dict[Name, float] = defaultdict(float)
     steps: list[Profiled] = []
-    usual = plain_functions(profiler)  # before accelerate has models divided as they are built
     for workload in chosen:
         with workloads.step_of(workload) as step:
             for _ in range(WARM):
@@ -149,26 +146,11 @@ def main() -> None:
         show(costs, steps)
     launch = figures()["launch"]["seconds"]
     costs[ENGINE] = with_nodes(costs[ENGINE], costs.pop(OF_NODES), launch["node_run"] / launch["python_call"])
-    kept = {
-        name: cost
-        for name, cost in costs.items()
-        if is_known_package(name) and name not in usual and shares[name] >= LEAST_SHARE
-    }
-    of_deepspeed = mean_of(costs, steps, "deepspeed/")
-    print(f"{len(kept)} of {len(costs)} functions; a call of DeepSpeed's functions takes {of_deepspeed:.2f} units")
+    kept = {name: cost for name, cost in costs.items() if is_known_package(name) and shares[name] >= LEAST_SHARE}
+    kinds = costs_of_kinds(parts)
+    print(f"{len(kept)} of {len(costs)} functions; {kinds}")
     if not options.workloads:
-        WRITTEN.write_text(table(kept), encoding="utf-8")
-
-
-def plain_functions(profiler: Profiler) -> set[Name]:
-    """The usual functions of a forward pass without DeepSpeed.
-
-    Their time beyond that of a unit is part of the kernels' launches, which were measured by such passes.
-    """
-    samples = profiler.samples(workloads.plain_forward())
-    places, calls = np.unique(samples["code"][samples["code"] >= 0], return_counts=True)
-    codes = profiler.codes()
-    return {function_name(codes[place]) for place in places[calls >= PLAIN_SHARE * calls.sum()]}
+        WRITTEN.write_text(table(kept, kinds), encoding="utf-8")
 
 
 def measured_overhead(unit: Unit, profiler: Profiler) -> Overhead:
@@ -191,15 +173,18 @@ def joined(parts: list[Any]) -> dict[str, Any]:
     return {key: np.concatenate([one[key] for one in parts]) for key in parts[0]}
 
 
-def total(costs: Costs, step: Profiled, prefix: str = "") -> float:
+def total(costs: Costs, step: Profiled) -> float:
     """Units of all frames of a step by the table."""
-    return sum(float(counted @ costs[name]) for name, counted in step.counted.items() if name[0].startswith(prefix))
+    return sum(float(counted @ costs[name]) for name, counted in step.counted.items())
 
 
-def mean_of(costs: Costs, steps: list[Profiled], prefix: str) -> float:
-    """Mean units of a call."""
-    calls = sum(counted[0] for step in steps for name, counted in step.counted.items() if name[0].startswith(prefix))
-    return sum(total(costs, step, prefix) for step in steps) / calls
+def costs_of_kinds(parts: dict[Name, list[Any]]) -> dict[Kind, Fitted]:
+    """One cost for all functions of a kind, by their calls; those of the workloads are as a script's."""
+    of_kinds: dict[Kind, list[Any]] = {kind: [] for kind in get_args(Kind)}
+    for name, found in parts.items():
+        if name not in (ENGINE, OF_NODES):
+            of_kinds[kind_of(*name)] += found
+    return {kind: fit(groups(joined(found))) for kind, found in of_kinds.items()}
 
 
 def show(costs: Costs, steps: list[Profiled]) -> None:
@@ -219,20 +204,27 @@ def show(costs: Costs, steps: list[Profiled]) -> None:
         print(f"{share / len(steps):6.2%}  {parts}  {':'.join(name)}")
 
 
-def table(costs: Costs) -> str:
+def table(costs: Costs, kinds: dict[Kind, Fitted]) -> str:
     """The file: a line for each function."""
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
     source = f"python -m tools.host_costs, on one CPU rank: {versions}, Python {platform.python_version()}"
     files: dict[str, dict[str, list[float]]] = defaultdict(dict)
     for (path, function), cost in sorted(costs.items()):
-        files[path][function] = [round(part, 2) for part in cost[:3]]
+        files[path][function] = row_of(cost)
     lines = [
         f"  {json.dumps(path)}: {{\n"
         + ",\n".join(f"   {json.dumps(name)}: {json.dumps(row)}" for name, row in functions.items())
         + "\n  }"
         for path, functions in files.items()
     ]
-    return f'{{\n "source": {json.dumps(source)},\n "functions": {{\n' + ",\n".join(lines) + "\n }\n}\n"
+    rows = json.dumps({kind: row_of(cost) for kind, cost in kinds.items()})
+    head = f' "source": {json.dumps(source)},\n "kinds": {rows},\n'
+    return f'{{\n{head} "functions": {{\n' + ",\n".join(lines) + "\n }\n}\n"
+
+
+def row_of(cost: Fitted) -> list[float]:
+    """As the file has it."""
+    return [round(part, 2) for part in cost[:3]]
 
 
 if __name__ == "__main__":

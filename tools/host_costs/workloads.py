@@ -180,20 +180,6 @@ def step_of(workload: Workload) -> Iterator[Step]:
     engine.destroy()
 
 
-def plain_forward() -> Step:
-    """A forward pass of each model, without DeepSpeed and autograd."""
-    built = [_model(Workload(model, 0, 8)) for model in ("blocks", "attention", "llama", "gpt2")]
-    for model, _ in built:
-        model.to(torch.bfloat16)
-
-    def forward() -> None:
-        with torch.inference_mode():
-            for model, loss in built:
-                loss(model)
-
-    return forward
-
-
 def _by_accelerate(workload: Workload, model: nn.Module, loss: Callable[[Any], torch.Tensor]) -> Step:
     from accelerate import Accelerator, DeepSpeedPlugin
     from accelerate.state import AcceleratorState

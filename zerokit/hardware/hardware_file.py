@@ -38,9 +38,6 @@ _FACTOR = 1000
 """Factor between a file's number and known ones; beyond it the unit is wrong. A tenth is allowed for
 processors used as cards."""
 
-_FUNCTION_COSTS = ("alike", "measured")
-"""Of functions of libraries; see `CardCosts.measures_functions`."""
-
 
 @dataclass(frozen=True)
 class Hardware:
@@ -110,7 +107,6 @@ def hardware_of(document: Document) -> Hardware:
     changed = copy.deepcopy(figures())
     _change(changed, data.get("figures", {}), ("figures",), document, gpu.name)
     _check_ranges(changed, document)
-    _check_functions(changed, document)
     if "kernels" in data:
         changed["kernels"] = _kernels(document)
     return Hardware(gpu, changed)
@@ -229,17 +225,6 @@ def _change(target: dict[str, Any], changes: Any, path: KeyPath, document: Docum
             target[key] = _like(known, value, here, document)
         else:
             target[key] = _of_own_card(target, value, here, document)
-
-
-def _check_functions(changed: Mapping[str, Any], document: Document) -> None:
-    """Refuse another word than those of `CardCosts.measures_functions`."""
-    given = changed["launch"]["functions"]
-    if given not in _FUNCTION_COSTS:
-        raise DocumentError(
-            f"'{given}' is no way to price functions",
-            where=document.where(("figures", "launch", "functions")),
-            hint=did_you_mean(given, _FUNCTION_COSTS),
-        )
 
 
 def _check_ranges(changed: Mapping[str, Any], document: Document) -> None:

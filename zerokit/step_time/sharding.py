@@ -91,6 +91,8 @@ class Sharding:
                 if self.settings.offload_param == "nvme":
                     copies += self.copy("nvme_read", ceil_div(one, self.ranks) * e)
         host = len(module.gathered) * self.host_seconds("gathered_parameter")
+        if self.settings.offload_param != "none":  # partition_parameters.py, _all_gather: each partition is copied
+            host += len(module.gathered) * self.host_seconds("offloaded_parameter")
         return seconds * times, len(groups) * times, copies * times, host * times
 
     def gathered_outside(self, *, tied: bool, walks: int) -> tuple[float, float, float]:

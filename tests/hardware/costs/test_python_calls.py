@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from tools.host_costs.fit import Fitted, fit, groups, undisturbed, with_nodes
-from zerokit.hardware.costs.python_calls import FunctionCost, function_cost, function_name, functions
+from zerokit.hardware.costs import python_calls
+from zerokit.hardware.costs.python_calls import FunctionCost, function_cost, function_name, functions, kind_of
+from zerokit.tables import table_of
 
 
 def test_functions_are_named_by_their_file_in_a_library_and_their_qualified_name() -> None:
@@ -19,10 +21,18 @@ def test_functions_are_named_by_their_file_in_a_library_and_their_qualified_name
     assert function_name(groups.__code__)[0] == groups.__code__.co_filename
 
 
-def test_a_function_that_was_not_measured_has_no_cost() -> None:
+def test_a_function_that_was_not_measured_costs_as_those_of_its_kind() -> None:
     known = function_cost(logging.Logger.isEnabledFor.__code__)
     assert known == FunctionCost(*functions()["logging/__init__.py"]["Logger.isEnabledFor"])
-    assert function_cost(groups.__code__) is None
+
+    class Module:
+        def forward(self) -> None:
+            pass
+
+    kinds = table_of(python_calls.__file__)["kinds"]
+    assert function_cost(groups.__code__) == FunctionCost(*kinds["others"])
+    assert function_cost(Module.forward.__code__) == FunctionCost(*kinds["forward"])
+    assert kind_of("deepspeed/runtime/zero/newer.py", "Newer.forward") == "deepspeed"
 
 
 @pytest.mark.parametrize("package", ["deepspeed", "torch", "transformers", "accelerate"])

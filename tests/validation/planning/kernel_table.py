@@ -39,13 +39,17 @@ _SMALL = {
     **{"n_embd": 480, "n_head": 6, "n_inner": 1408, "d_model": 456, "d_ff": 1408, "d_kv": 80, "num_heads": 6},
     **{"ffn_dim": 1408, "word_embed_proj_dim": 456},
 }
-_LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "num_decoder_layers")
+_LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers")
 
 
 def _point(model_type: str, layers: int) -> Point:
     found = next(one for one in catalogue.entries() if one.config["model_type"] == model_type)
     changes: dict[str, Any] = {name: size for name, size in _SMALL.items() if name in found.config}
     changes |= {name: layers for name in _LAYERS if name in found.config}
+    if model_type in ("phi3", "smollm3"):
+        changes["pad_token_id"] = 0  # by default outside the small vocabulary
+    if model_type == "deepseek_v2":
+        changes["num_key_value_heads"] = changes["num_attention_heads"]  # a key for each head
     if "head_dim" not in load_model_shape({**found.config, **changes}).config:
         changes["hidden_size"] = 480  # a multiple of the heads
     shape = load_model_shape({**found.config, **changes})

@@ -25,8 +25,7 @@ class FixedCosts:
         beside_collective: factor.
         copying: of each copy.
         working: of the host, for each byte that it moves.
-        calling: of each call of a Python function, twice that of DeepSpeed's, as it is when the function is
-            first called.
+        calling: of each call of a usual Python function, as it is when a function is first called.
         node: of each node of autograd, made or run.
         asked: which costs were asked for, with which arguments.
     """
@@ -39,7 +38,6 @@ class FixedCosts:
     calling: float = 0.0
     node: float = 0.0
     waits: bool = False
-    measures_functions: bool = True
     asked: list[tuple[Any, ...]] = field(default_factory=list)
 
     def matmul(self, *arguments: Any) -> float:
@@ -58,8 +56,8 @@ class FixedCosts:
         self.asked.append(("on_host", bytes_moved, threads))
         return self.working * bytes_moved
 
-    def python_call(self, of_deepspeed: bool = False) -> float:
-        return self.calling * (2 if of_deepspeed else 1)
+    def python_call(self) -> float:
+        return self.calling
 
     def autograd_node(self, what: str) -> float:
         return self.node

@@ -6,8 +6,8 @@ collectives do nothing. Compared are the CPU seconds of a step.
 
 The machine is measured beside each plan, because other programs change its speed: measured seconds are those of a
 machine with the median unit. Operators differ on a processor: their cost is that with which the same kind of model is
-predicted right without DeepSpeed. ``--plans 0 7`` takes some plans. With
-``--write`` all goes into results/host_bound.json.
+predicted right without DeepSpeed. With ``--write`` all goes into results/host_bound.json, as soon as a model's plans
+are measured or predicted. Measure on an idle machine (``--measure``); predictions can be made on a busy one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,18 +59,24 @@ class Plan:
 
 
 def plans() -> list[Plan]:
-    """40, with 50 to 5,000 parameters."""
+    """40, with 50 to 5,000 parameters; in stage 3 to 1,200, as its time for each grows with their number."""
     kinds = [
-        *[("tanh", 25), ("tanh", 100, False, 4), ("tanh", 300, True), ("tanh", 2500, False, 1, 100_000)],
+        *[("tanh", 25), ("tanh", 100, False, 4), ("tanh", 300, True), ("tanh", 0, False, 1, 100_000)],
         *[("qwen2", 4), ("qwen2", 16, True), ("qwen2", 10, False, 4)],
         *[("gated", 20, True, 4), ("gated", 80), ("gated", 200, False, 1, 20_000)],
     ]
-    return [Plan(stage, *kind) for stage, kind in itertools.product(range(4), kinds)]
+    found = [Plan(stage, *kind) for stage, kind in itertools.product(range(4), kinds)]
+    return [one if one.layers else replace(one, layers=600 if one.stage == 3 else 2500) for one in found]
 
 
 def bare_plans() -> list[Plan]:
     """Each kind of model without DeepSpeed, for the cost of an operator."""
     return [Plan(None, "tanh", 60), Plan(None, "qwen2", 8), Plan(None, "gated", 40)]
+
+
+def plans_of(model: str) -> list[Plan]:
+    """Of one model, the one without DeepSpeed first."""
+    return [plan for plan in [*bare_plans(), *plans()] if plan.model == model]
 
 
 def written(folder: Path, chosen: Sequence[Plan]) -> Path:
@@ -106,7 +112,7 @@ def hardware(seconds: dict[str, float], kernel: float) -> dict[str, Any]:
     return {
         "gpu": gpu | {"tflops": {"bf16": 100, "fp32": 100}, "host_link": {"name": "measured", "gb_s": 100}},
         "figures": {
-            "launch": {"seconds": launch | {"kernel": kernel}, "functions": "measured"},
+            "launch": {"seconds": launch | {"kernel": kernel}},
             "memory": {"kernel_seconds": {"value": 1e-8}},
             "host": {"copy_seconds": {"value": 1e-8}},
         },
@@ -141,30 +147,25 @@ def scaled(row: dict[str, Any], unit: float) -> float:
     return float(np.quantile(row["seconds"], TYPICAL)) * unit / now
 
 
-def compare(chosen: Sequence[Plan]) -> dict[str, Any]:
-    """Measure and predict plans."""
-    bare = [plan for plan in bare_plans() if any(plan.model == one.model for one in chosen)]
+def compare(model: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Predict the plans of one model; `rows`: measured ones."""
+    chosen, machine = plans_of(model), machine_of(rows)
+    alone, *theirs = (scaled(row, machine["python_call"]) for row in rows)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        rows = measured(folder, [*bare, *chosen])
-        machine = machine_of(rows)
-        theirs = dict(zip([*bare, *chosen], (scaled(row, machine["python_call"]) for row in rows), strict=True))
-        ends = [predicted(folder, bare, machine, end) for end in KERNELS]
-        kernels, ours = {}, {}
-        for plan, low, high in zip(bare, *ends, strict=True):
-            kernel = kernels[plan.model] = kernel_seconds(low, high, theirs[plan])
-            alike = [one for one in chosen if one.model == plan.model]
-            ours |= dict(zip(alike, predicted(folder, alike, machine, kernel), strict=True))
+        low, high = (predicted(folder, chosen[:1], machine, end)[0] for end in KERNELS)
+        kernel = kernel_seconds(low, high, alone)
+        ours = predicted(folder, chosen[1:], machine, kernel)
     found = [
         {
             "plan": plan.name,
-            "predicted": round(ours[plan], 5),
-            "measured": round(theirs[plan], 5),
-            "error": round(ours[plan] / theirs[plan] - 1, 4),
+            "predicted": round(our, 5),
+            "measured": round(their, 5),
+            "error": round(our / their - 1, 4),
         }
-        for plan in chosen
+        for plan, our, their in zip(chosen[1:], ours, theirs, strict=True)
     ]
-    return {"machine": machine, "kernels": kernels, "rows": found}
+    return {"machine": machine, "kernel": kernel, "rows": found}
 
 
 def kernel_seconds(low: float, high: float, theirs: float) -> float:
@@ -185,16 +186,34 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    some = parser.add_mutually_exclusive_group()
-    some.add_argument("--write", action="store_true")
-    some.add_argument("--plans", type=int, nargs="+", metavar="PLACE", help="some of them, not to be written")
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--measure", action="store_true", help="only measure, again; with --write")
+    models = [plan.model for plan in bare_plans()]
+    parser.add_argument("--models", nargs="+", choices=models, default=models)
     options = parser.parse_args()
-    known = plans()
-    found = compare([known[place] for place in options.plans or range(len(known))])
+    known: dict[str, Any] = {"models": {}, "measured": {}}
+    if WRITTEN.is_file():
+        known = json.loads(WRITTEN.read_text(encoding="utf-8"))
+    for model in options.models:
+        if options.measure or model not in known["measured"]:
+            with tempfile.TemporaryDirectory() as folder:
+                known["measured"][model] = measured(Path(folder), plans_of(model))
+            known["models"].pop(model, None)
+            write(known, options.write)
+    for model in () if options.measure else options.models:
+        known["models"][model] = compare(model, known["measured"][model])
+        write(known, options.write)
+
+
+def write(known: dict[str, Any], into_file: bool) -> None:
+    """Print what is known, and write it."""
+    rows = [row for found in known["models"].values() for row in found["rows"]]
+    is_whole = len(rows) == len(plans())
     command = "python -m tests.validation.rehearsal.host_bound --write"
-    result = {"command": command, **summary(found["rows"]), **found}
-    print(json.dumps(result, indent=1))
-    if options.write:
+    parts = {key: known[key] for key in ("models", "measured")}
+    result = {"command": command, **(summary(rows) if is_whole else {}), **parts}
+    print(json.dumps({key: result[key] for key in result if key != "measured"}, indent=1), flush=True)
+    if into_file:
         WRITTEN.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 

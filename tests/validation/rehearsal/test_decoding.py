@@ -20,7 +20,9 @@ def test_a_launch_costs_what_hosts_of_published_tokens_took() -> None:
     costs = CardCosts(Cluster(1, gpu=find_gpu("A100-80GB-SXM")))
     launches = [row["launch_microseconds"] for row in ROWS]
     assert 1e6 * costs.launch("aten::mm") == pytest.approx(statistics.median(launches), rel=0.05)
-    assert max(launches) == pytest.approx(20 * costs.launch_spread.high, rel=0.05)
+    slowest = max(ROWS, key=lambda row: float(row["launch_microseconds"]))
+    usual = slowest["rest_milliseconds"] + 1e3 * slowest["kernels"] * costs.launch("aten::mm")
+    assert slowest["milliseconds"] / usual == pytest.approx(costs.launch_spread.high, rel=0.05)
 
 
 def test_the_record_is_of_the_published_tokens() -> None:

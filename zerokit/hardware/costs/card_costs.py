@@ -92,19 +92,9 @@ class CardCosts(KernelCosts):
         """CPU seconds of a collective: bookkeeping of the group, events, NCCL and its launch."""
         return float(self.figures["launch"]["seconds"]["collective"])
 
-    def python_call(self, of_deepspeed: bool = False) -> float:
-        """CPU seconds of a Python function call, without the functions and operators that it calls.
-
-        Args:
-            of_deepspeed: whether it is DeepSpeed's, whose functions do more.
-        """
-        launch = self.figures["launch"]
-        return float(launch["seconds"]["python_call"] * (launch["of_deepspeed"] if of_deepspeed else 1))
-
-    @property
-    def measures_functions(self) -> bool:
-        """Whether functions of libraries have costs of their own, those of `python_calls`."""
-        return bool(self.figures["launch"]["functions"] == "measured")
+    def python_call(self) -> float:
+        """CPU seconds of a usual Python function call, the unit of `python_calls`."""
+        return float(self.figures["launch"]["seconds"]["python_call"])
 
     def autograd_node(self, what: Literal["made", "run"]) -> float:
         """CPU seconds of a node of autograd's graph, without its operators."""

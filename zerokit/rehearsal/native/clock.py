@@ -107,9 +107,7 @@ class Clock:
         """What cudaMalloc costs the host, besides for each GiB, and cudaFree."""
         self.library.zk_clock_driver_costs(reserve, reserve_gib, give_back)
 
-    def count_host_work(
-        self, cost: Callable[[CodeType], CallCost | None], *, node_made: int, node_run: int, counts_operators: bool
-    ) -> bool:
+    def count_host_work(self, cost: Callable[[CodeType], CallCost | None], *, node_made: int, node_run: int) -> bool:
         """Have the host take time for Python and autograd (`native/host_work.cpp`).
 
         Args:
@@ -117,7 +115,6 @@ class Clock:
                 what it calls.
             node_made: of each node of a graph, when it is made.
             node_run: of each node in the backward pass.
-            counts_operators: whether a function may cost something for each operator that it calls.
 
         Returns:
             whether this Python reports calls.
@@ -132,9 +129,9 @@ class Clock:
 
         self._code_cost = _CODE_COST(ask)
         # With Python's lock, which other functions of the library are called without.
-        prototype = ctypes.PYFUNCTYPE(ctypes.c_int, _CODE_COST, ctypes.c_int64, ctypes.c_int64, ctypes.c_int)
+        prototype = ctypes.PYFUNCTYPE(ctypes.c_int, _CODE_COST, ctypes.c_int64, ctypes.c_int64)
         count = prototype(("zk_clock_count_host_work", self.library))
-        return bool(count(self._code_cost, node_made, node_run, counts_operators))
+        return bool(count(self._code_cost, node_made, node_run))
 
     # ---- the host
     @property

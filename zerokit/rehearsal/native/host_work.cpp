@@ -127,15 +127,13 @@ bool works_for_script() { return (running == nullptr || !running->is_own) && is_
 extern "C" {
 
 // Called with Python's lock, by the thread that runs the script. 0 if calls of Python cannot be counted.
-int zk_clock_count_host_work(zerokit::CodeCost code_cost, int64_t node_made, int64_t node_run, int counts_operators) {
+int zk_clock_count_host_work(zerokit::CodeCost code_cost, int64_t node_made, int64_t node_run) {
   using namespace zerokit;
   node_made_ns = node_made;
   node_run_ns = node_run;
   nodes_made = at::sequence_number::peek();
   at::addGlobalCallback(at::RecordFunctionCallback(count_run_node).scopes({at::RecordScope::BACKWARD_FUNCTION}));
-  if (counts_operators) {
-    at::addGlobalCallback(at::RecordFunctionCallback(begin_operator, end_operator).scopes({at::RecordScope::FUNCTION}));
-  }
+  at::addGlobalCallback(at::RecordFunctionCallback(begin_operator, end_operator).scopes({at::RecordScope::FUNCTION}));
   cost_of_code = code_cost;
   script_thread = std::this_thread::get_id();
   return python.replace_evaluation(evaluate_counted) ? 1 : 0;

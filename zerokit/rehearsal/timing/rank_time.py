@@ -15,7 +15,7 @@ from zerokit.hardware.costs.card_costs import CardCosts, Copy
 from zerokit.hardware.costs.collectives import Collective
 from zerokit.hardware.costs.kernels import Kernel
 from zerokit.hardware.costs.python_calls import function_cost
-from zerokit.rehearsal.call_sites import PACKAGE, is_in
+from zerokit.rehearsal.call_sites import PACKAGE
 from zerokit.rehearsal.context import rank_context
 from zerokit.rehearsal.native.clock import FIRST_COMMUNICATOR, FIRST_DRIVE, CallCost, Clock, Cost, WorkKind
 from zerokit.rehearsal.recording import SPAN, Array
@@ -151,7 +151,6 @@ class RankTime(Watcher):
             self._python_call_cost,
             node_made=to_ns(self.costs.autograd_node("made")),
             node_run=to_ns(self.costs.autograd_node("run")),
-            counts_operators=self.costs.measures_functions,
         )
         if not counts:
             self.without_cost["calls of Python functions"] = "this Python does not report them"
@@ -159,11 +158,8 @@ class RankTime(Watcher):
     def _python_call_cost(self, code: CodeType) -> CallCost | None:
         if code.co_filename.startswith(PACKAGE):
             return None
-        known = function_cost(code) if self.costs.measures_functions else None
-        if known is None:
-            return CallCost(to_ns(self.costs.python_call(of_deepspeed=is_in(code.co_filename, "deepspeed/"))))
         unit = self.costs.python_call()
-        return CallCost(*(to_ns(units * unit) for units in known))
+        return CallCost(*(to_ns(units * unit) for units in function_cost(code)))
 
     # ---- work of stand-ins in Python
     def _launch(self, name: str, duration: int) -> None:

@@ -30,7 +30,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 IS_REAL = len(sys.argv) > 2
 Step = Callable[[], None]
 WIDTH, LENGTH, TOKENS = 16, 6, 32
-WARM, STEPS = 3, 4
+WARM, STEPS, SECONDS = 3, 4, 2.0
+"""Steps before those that count; at least so many steps, and seconds of all."""
 
 
 class Tanh(nn.Module):
@@ -177,13 +178,14 @@ def main() -> None:
         step, engine = (bare_step(plan), None) if plan["stage"] is None else engine_step(plan)
         seconds = []
         found = [machine()] if IS_REAL else []
-        for number in range(WARM + (STEPS if IS_REAL else 1)):
+        for _ in range(WARM):
+            step()
+        while not seconds or (IS_REAL and (len(seconds) < STEPS or sum(seconds) < SECONDS)):
             begin = clock()
             step()
             if not IS_REAL:
                 torch.cuda.synchronize()
-            if number >= WARM:
-                seconds.append(clock() - begin)
+            seconds.append(clock() - begin)
         found += [machine()] if IS_REAL else []
         print("plan", json.dumps({"place": place, "seconds": seconds, "machine": found}), flush=True)
         if engine is not None:
