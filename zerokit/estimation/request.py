@@ -209,9 +209,10 @@ def _notes(document: Document, question: Question, resolution: Resolution, writt
     """What was assumed: DeepSpeed's defaults for "auto", and the precision; what options replace in the file."""
     card = question.cluster.gpu
     if card is not None and card.half_precision != "bf16" and written_precision(resolution.config) == "bf16":
-        yield f"{card.name} has no bf16: torch emulates it there, without tensor cores. fp16 is faster"
-    in_file = [(key, written.data.get(key)) for key in (MICRO, STEPS)]
-    replaced = [f"{key} {size}" for key, size in in_file if isinstance(size, int) and size != document.data[key]]
+        option = "--autocast" if question.ds_config is None and question.target == "accelerate" else "--precision"
+        yield f"{card.name} has no bf16: torch emulates it there, without tensor cores. {option} fp16 is faster"
+    in_file = [(key, written.data.get(key)) for key in (MICRO, STEPS, TRAIN)]
+    replaced = [f"{key} {size}" for key, size in in_file if isinstance(size, int) and size != document.data.get(key)]
     if replaced:
         yield f"the batch sizes given replace {' and '.join(replaced)} of the ds_config"
     is_open = question.ds_config is not None and question.precision is None

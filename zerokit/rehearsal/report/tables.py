@@ -36,7 +36,7 @@ _MOST_ROWS = 20
 _MOST_CHANGES = 2
 _MOST_ERRORS = 3
 _WRONG_CARD = "bf16-on-older-card"
-"""A warning that is printed below the verdict as errors are: the verdict is on the card."""
+"""Shown below the verdict although it is a warning: bf16 is slow on such a card."""
 
 
 def print_report(report: RehearsalReport, *, details: bool = False) -> None:
@@ -50,7 +50,8 @@ def print_advice(report: RehearsalReport) -> None:
 
 
 def _summary(report: RehearsalReport) -> Iterator[Part]:
-    errors = [str(one) for one in report.ds_config_findings if one.severity == "error" or one.rule == _WRONG_CARD]
+    found = sorted(report.ds_config_findings, key=lambda one: one.rule != _WRONG_CARD)
+    errors = [str(one) for one in found if one.severity == "error" or one.rule == _WRONG_CARD]
     more = [f"{len(errors) - _MOST_ERRORS} more: --details"] if len(errors) > _MOST_ERRORS else []
     yield from _head(report, [*errors[:_MOST_ERRORS], *more])
     rows = [*_memory_rows(report), *_time_rows(report.time), *_changes_rows(report)]
