@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from tests.validation.rehearsal.fixed_costs import FixedCosts
@@ -196,6 +197,13 @@ def host_work(rank: Any, costs: FixedCosts) -> dict[str, int]:
     for name, unseen in (("untimed nodes", clock.untimed), ("uncounted nodes", rank.backend.uncounted)):
         nodes[name] = spent(functools.partial(seen_around, unseen))
     costs.calling = 1e-6
+
+    class Walked:
+        def named_parameters(self) -> list[Any]:
+            branch()
+            return []
+
+    rank.labels.engines.append(SimpleNamespace(module=Walked(), optimizer=None))
     calls = {
         "four calls": spent(branch),
         "by zerokit": spent(lambda: own["call"](branch)),
@@ -204,7 +212,9 @@ def host_work(rank: Any, costs: FixedCosts) -> dict[str, int]:
         "by a measured function": spent(measured["instrument_w_nvtx"]()),
         "in a thread": spent(lambda: in_thread(branch)),
         "untimed": spent(untimed),
+        "labels": spent(lambda: rank.labels.on_engine_step_end(None)),
     }
+    rank.labels.engines.pop()
     costs.calling = 0.0
     return nodes | calls
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from zerokit.patches import Patch, PrivateAttribute, watch, wrap
 from zerokit.rehearsal.native.backend import Backend
+from zerokit.rehearsal.timing.rank_time import untimed
 from zerokit.rehearsal.watching.watcher import Events, Watcher
 from zerokit.reporting.categories import Category
 from zerokit.tables import table_of
@@ -49,11 +50,13 @@ class Labels(Watcher):
 
     def on_engine_end(self, engine: Any) -> None:
         self.engines.append(engine)
-        self._label_engines()
-        self._label_gradients(engine.module)
+        with untimed():  # a walk through modules is no part of the script
+            self._label_engines()
+            self._label_gradients(engine.module)
 
     def on_engine_step_end(self, engine: Any) -> None:
-        self._label_engines()
+        with untimed():
+            self._label_engines()
 
     def on_optimizer_step_end(self, optimizer: Any) -> None:
         if self._events.has_engine:
