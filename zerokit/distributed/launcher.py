@@ -89,10 +89,11 @@ class LaunchedRanks:
         reason = self._describe_end(code)
         if not own and (lost or is_killed) and not self._requests:
             self.crash = reason if is_killed else "a rank, or the connection to one, was lost"
+        is_told = any(codes) and code >= 0  # ranks say only that their launcher has ended
         if self._requests:
             code = 128 + self._requests[0]
         code = code if code > 0 else 128 - code if code < 0 else 1
-        return code, None if any(codes) else reason
+        return code, None if is_told else reason
 
     def stop(self) -> None:
         """Ask the ranks to save and end, and wait until they have."""
