@@ -82,18 +82,16 @@ class Sharding:
         seconds = 0.0
         if self.ranks > 1:
             seconds = sum(self.costs.collective("all_gather", group * e, *place) for group in groups)
-        copies = 0.0
+        copies, host = 0.0, self.host_seconds("gathered_parameter")
         if self.settings.offload_param != "none":
+            host += self.host_seconds("offloaded_parameter")  # partition_parameters.py, _all_gather: copies each
             # Trained parameters are in one pinned buffer: stage3.py, _create_param_groups_fp16_flat_cpu_memory.
             pinned = self.settings.pin_param or len(module.trained) == module.tensors
             for one in module.gathered:
                 copies += self.copy("h2d", ceil_div(one, self.ranks) * e, pinned=pinned)
                 if self.settings.offload_param == "nvme":
                     copies += self.copy("nvme_read", ceil_div(one, self.ranks) * e)
-        host = len(module.gathered) * self.host_seconds("gathered_parameter")
-        if self.settings.offload_param != "none":  # partition_parameters.py, _all_gather: each partition is copied
-            host += len(module.gathered) * self.host_seconds("offloaded_parameter")
-        return seconds * times, len(groups) * times, copies * times, host * times
+        return seconds * times, len(groups) * times, copies * times, len(module.gathered) * host * times
 
     def gathered_outside(self, *, tied: bool, walks: int) -> tuple[float, float, float]:
         """How often the parameters outside the layers are gathered: before, after, and back before the layers.

@@ -63,7 +63,7 @@ def points() -> Iterator[Point]:
             zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
         if offload == "all":
             zero["offload_param"] = {"device": "cpu", "pin_memory": True}
-        depth = {"n_layer" if "gpt2" in model else "num_hidden_layers": 4 + 4 * (len(kind) % 2)}
+        depth = {"n_layer" if "gpt2" in model else "num_hidden_layers": 8 if "lora" in kind else 4}
         extra = {"gradient_accumulation_steps": kind.get("accumulation", 1)}
         yield Point(model, model, zero, seq_len=128, changes={**sizes, **depth}, extra=extra, **kind)
 

@@ -13,14 +13,13 @@ are measured or predicted. Measure on an idle machine (``--measure``); predictio
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,13 +59,16 @@ class Plan:
 
 def plans() -> list[Plan]:
     """40, with 50 to 5,000 parameters; in stage 3 to 1,200, as its time for each grows with their number."""
-    kinds = [
-        *[("tanh", 25), ("tanh", 100, False, 4), ("tanh", 300, True), ("tanh", 0, False, 1, 100_000)],
-        *[("qwen2", 4), ("qwen2", 16, True), ("qwen2", 10, False, 4)],
-        *[("gated", 20, True, 4), ("gated", 80), ("gated", 200, False, 1, 20_000)],
-    ]
-    found = [Plan(stage, *kind) for stage, kind in itertools.product(range(4), kinds)]
-    return [one if one.layers else replace(one, layers=600 if one.stage == 3 else 2500) for one in found]
+    found: list[Plan] = []
+    for stage in range(4):
+        kinds = [
+            *[("tanh", 25), ("tanh", 100, False, 4), ("tanh", 300, True)],
+            ("tanh", 600 if stage == 3 else 2500, False, 1, 100_000),
+            *[("qwen2", 4), ("qwen2", 16, True), ("qwen2", 10, False, 4)],
+            *[("gated", 20, True, 4), ("gated", 80), ("gated", 200, False, 1, 20_000)],
+        ]
+        found += [Plan(stage, *kind) for kind in kinds]
+    return found
 
 
 def bare_plans() -> list[Plan]:
