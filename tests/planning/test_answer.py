@@ -12,11 +12,11 @@ import pytest
 from tests.planning.test_search import RandomCosts
 from zerokit.hardware.gpus import find_gpu
 from zerokit.models import load_model_shape
-from zerokit.planning.answer import answer, answer_parts
+from zerokit.planning.answer import answer, answer_parts, format_hours
 from zerokit.planning.candidates import Candidate, Offer
 from zerokit.planning.job import Limits, PlanJob
 from zerokit.planning.prices import load_prices
-from zerokit.planning.report import Obstacle, PlanReport
+from zerokit.planning.report import Obstacle, PlanReport, Range
 from zerokit.planning.search import search
 from zerokit.planning.workload import Workload
 from zerokit.reporting.tables import Table
@@ -125,3 +125,18 @@ def test_tables_fit_a_terminal(reports: list[PlanReport], width: int) -> None:
         if isinstance(part, Table):
             lines = ["".join(text for text, _ in line) for line in part.lines(width)]
             assert max(map(len, lines), default=0) <= width
+
+
+@pytest.mark.parametrize(
+    ("hours", "words"),
+    [
+        ((0.002, 0.0025, 0.003), "7.2 to 11 s"),
+        ((0.2, 0.25, 0.3), "12 to 18 min"),
+        ((3.1, 4, 4.6), "3.1 to 4.6 h"),
+        ((5.0, 5.0, 5.0), "5.0 h"),
+        ((50, 60, 70), "2.1 to 2.9 days"),
+    ],
+)
+def test_hours_have_a_fitting_unit(hours: tuple[float, float, float], words: str) -> None:
+    low, mid, high = hours
+    assert format_hours(Range(low=low, mid=mid, high=high)) == words

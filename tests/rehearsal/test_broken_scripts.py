@@ -65,6 +65,16 @@ def test_errors_of_the_ds_config_are_told_before_the_failure_they_may_explain(re
     assert "ds_config (" not in rehearse("broken_raises.py", both=True).err
 
 
+def test_what_zerokits_own_script_refuses_is_told_once(tmp_path: Path) -> None:
+    words = ("--num-gpus", 2, "--rank", 0, "-m", "zerokit.train", "--model", "./missing", "--data.train", "none.jsonl")
+    outcome = commands.rehearse(*words, cwd=tmp_path, forked=True)
+    assert outcome.code == 2
+    assert outcome.err.splitlines() == [
+        "zerokit: error: --model: no such model folder: './missing'. Check the path",
+        "zerokit: error: --data.train: no such file: 'none.jsonl'. Check the path",
+    ]
+
+
 REFUSED = """
 import deepspeed, torch
 config = {"train_batch_size": 7, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 3}

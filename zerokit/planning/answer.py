@@ -232,7 +232,7 @@ def _verdict(
         return f"Nothing fits. The nearest: {nearest}.{_lighter(job)}{stopped}"
     best, plan = chosen[0], plans[0]
     rent = f"{'rent' if plan.usd_per_gpu_hour else 'use'} {best.offer.num_gpus} x {best.offer.gpu.name} for "
-    rent += _hours(plan.hours) + f": {_dollars(plan.cost_usd)}" * (plan.usd_per_gpu_hour > 0)
+    rent += format_hours(plan.hours) + f": {_dollars(plan.cost_usd)}" * (plan.usd_per_gpu_hour > 0)
     if best.worst == "misses":
         return f"{_impossible(job)} The nearest: {rent}, {_excess(job, best)}.{stopped}"
     verdict = f"{rent[0].upper()}{rent[1:]}. {plan.settings}"
@@ -246,7 +246,7 @@ def _verdict(
     if best.offer.is_network_assumed:
         gpus = best.offer.gpu, best.offer.num_gpus
         same = [one for one in reversed(ranked) if (one.offer.gpu, one.offer.num_gpus) == gpus]
-        hours = {one.offer.network_gbit_s or 0: _hours(one.bill.hours) for one in same}
+        hours = {one.offer.network_gbit_s or 0: format_hours(one.bill.hours) for one in same}
         ends = ", ".join(f"{hours[speed]} at {speed:,g} Gbit/s per node" for speed in sorted(hours))
         verdict += f" That depends on the network: {ends}. Give yours with --network."
     return verdict + _faster(chosen) + stopped
@@ -274,7 +274,7 @@ def _impossible(job: PlanJob) -> str:
     """That nothing meets the limits, with a bound that no settings can beat if it is above them."""
     limits = job.limits
     deadline = limits.deadline_hours
-    named = [f"a deadline of {_hours(Range(low=deadline, mid=deadline, high=deadline))}"] if deadline else []
+    named = [f"a deadline of {format_hours(Range(low=deadline, mid=deadline, high=deadline))}"] if deadline else []
     named += [f"a budget of ${_number(limits.budget_usd)}"] if limits.budget_usd else []
     flops = (3 if job.lora is None else 2) * forward_flops(job) * job.workload.tokens
     bounds = [(flops / peak_flops(one) / 3600 * one.num_gpus * one.usd_per_gpu_hour, one) for one in job.offers]
@@ -372,7 +372,7 @@ def _row(plan: Plan, *, is_mixed: bool) -> list[str]:
         f"{verb}{plan.num_gpus} x {plan.gpu}{network}",
         plan.settings,
         f"{plan.fit}{', rehearsed' * plan.rehearsed}",
-        _hours(plan.hours),
+        format_hours(plan.hours),
         _dollars(plan.cost_usd) if plan.usd_per_gpu_hour else "",
         next((one for one in ("misses", "likely", "meets") if one in limits), ""),
     ]
@@ -494,12 +494,13 @@ def _undivided(job: PlanJob, num_gpus: int) -> str:
 
 
 def _hours_and_cost(one: Ranked) -> str:
-    return f"{_hours(one.bill.hours)}, {_dollars(one.bill.cost)}"
+    return f"{format_hours(one.bill.hours)}, {_dollars(one.bill.cost)}"
 
 
-def _hours(hours: Range) -> str:
-    """``"3.1 to 4.6 h"``, ``"12 to 17 min"``, ``"2.1 to 2.9 days"``."""
-    factor, unit = (60, "min") if hours.high < 1 else (1 / 24, "days") if hours.high >= 48 else (1, "h")
+def format_hours(hours: Range) -> str:
+    """``"3.1 to 4.6 h"``, ``"12 to 17 min"``, ``"6.0 to 8.1 s"``, ``"2.1 to 2.9 days"``."""
+    units = {1 / 60: (3600, "s"), 1: (60, "min"), 48: (1, "h")}
+    factor, unit = next((unit for below, unit in units.items() if hours.high < below), (1 / 24, "days"))
     low, high = _number(factor * hours.low), _number(factor * hours.high)
     return f"{low} {unit}" if low == high else f"{low} to {high} {unit}"
 

@@ -107,6 +107,12 @@ def run_in(rank: VirtualRank, job: RehearsalJob) -> WorkerExit:
         return WorkerExit.DONE
     if limit is not None:
         return _explain(limit, job)
+    return _failed(failure, rank)
+
+
+def _failed(failure: BaseException, rank: VirtualRank) -> WorkerExit:
+    if is_error_of_zerokit(failure) and not rank.steps.completed:
+        return WorkerExit.EXPLAINED  # by the script
     return WorkerExit.FAILED_WITH_VALUES if _may_rest_on_values(failure, rank) else WorkerExit.SCRIPT_FAILED
 
 
