@@ -95,7 +95,7 @@ def test_verdict_first_and_exit_code_1_where_nothing_meets(zerokit: Run, model: 
     assert out.startswith("Nothing meets a budget of $0.01.")
     code, out, _ = zerokit("plan", model, *SMALL, "--deadline", "6s")
     assert code == 1
-    assert out.startswith("Nothing meets a deadline of 0.10 min.")
+    assert out.startswith("Nothing meets a deadline of 6.0 s.")
     code, out, _ = zerokit("plan", model, *SMALL, "--setup", "0min")
     assert code == 0
     assert out.startswith("Rent 1 x H100-SXM for ")

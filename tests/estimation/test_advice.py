@@ -153,3 +153,24 @@ def test_room_is_left_for_activations_that_are_not_counted() -> None:
     found = words(advise(asked, answer := estimate(Runs().training_run(asked)), verdict(answer, 37 * GIB)))
     assert "--zero-stage 3 --offload-optimizer cpu" in found
     assert "--offload-optimizer cpu" not in found
+
+
+def test_states_go_back_to_gpus_where_the_host_is_too_small() -> None:
+    sizes = {"zero_stage": 3, "seq_len": 2048, "offload_optimizer": "cpu"}
+    found = advice_of("H100", 8, "llama-3-8b", host_gib=100, **sizes)
+    assert found[0].line.startswith("without --offload-optimizer: needs ")
+    offload = {"offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}
+    config = {"zero_optimization": {"stage": 3, **offload}, "bf16": {"enabled": True}}
+    both = '"zero_optimization": {"offload_param": {"device": "none"}}'
+    both += ', "zero_optimization": {"offload_optimizer": {"device": "none"}}'
+    assert both in words(advice_of("H100", 8, "llama-3-8b", host_gib=100, ds_config=config, seq_len=2048))
+
+
+def test_fragmentation_is_nothing_to_a_host_that_is_too_small() -> None:
+    cluster = Cluster(8, gpu=find_gpu("H100"), host_bytes=100 * GIB)
+    asked = question(model=shape("llama-3-8b"), cluster=cluster, zero_stage=3, seq_len=2048, offload_optimizer="cpu")
+    answer = estimate(Runs().training_run(asked))
+    assert cluster.gpu_memory_bytes is not None
+    fit = verdict(answer, cluster.gpu_memory_bytes)
+    assert fit.verdict in NEGATIVE
+    assert not any(EXPANDABLE_SEGMENTS in line for line in advice_lines([], answer, fit))

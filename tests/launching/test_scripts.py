@@ -416,6 +416,8 @@ def test_one_machine_needs_no_names(target: str, folder: Path, zerokit: Run, tmp
         (["--for", "deepspeed", "--volume", "x"], "Leave it out; it is for kubernetes"),
         (["--for", "kubernetes", "--accelerator", "Z100"], "--accelerator: is not accepted by --for kubernetes"),
         (["--for", "skypilot", "--accelerator", "H100\nrun: id"], "--accelerator: 'H100 run: id' is no name"),
+        (["--for", "skypilot", "--accelerator", "H100:8"], "'H100:8' is no name. Give the name alone: their number"),
+        (["--for", "kubernetes", "--volume", "Bad_Name"], "--volume: 'Bad_Name' is no name. Give the name of a claim"),
     ],
 )
 def test_bad_input_is_one_line(words: list[str], says: str, folder: Path, zerokit: Run) -> None:

@@ -83,3 +83,9 @@ def test_an_encoder_decoder_takes_the_buffers_of_its_largest_layer() -> None:
         found = [one for one in check_config(config, run).findings if one.rule == "nvme-buffer-count"]
         assert [one.rule for one in found] == rules
         assert all("10 large parameters" in one.message for one in found)
+
+
+@pytest.mark.parametrize("path", ["", "  ", "nvme", "~/nvme"])
+def test_the_folder_is_named_from_the_root(path: str) -> None:
+    config = zero(3, offload_param={**NVME, "nvme_path": path})
+    assert len(found("nvme-relative-path", config)) == 1

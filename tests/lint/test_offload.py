@@ -19,3 +19,8 @@ def test_keys_of_nvme_do_nothing_on_the_cpu() -> None:
     ]
     assert all(finding.fix == (Remove(finding.path),) for finding in findings)
     assert found("nvme-key", zero(3, offload_param={**NVME, "buffer_count": 5})) == []
+
+
+def test_keys_of_nvme_stay_while_the_stage_is_to_be_raised() -> None:
+    assert found("nvme-key", zero(2, offload_optimizer=NVME)) == []
+    assert len(found("nvme-stage", zero(2, offload_optimizer=NVME))) == 1

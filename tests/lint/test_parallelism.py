@@ -94,6 +94,11 @@ def test_expert_parallelism_is_reported_of_the_release_that_was_tried(version: s
     assert bool(found("expert-parallel-transformers", config, target="trainer", **facts)) is is_found
 
 
+def test_a_key_that_is_not_understood_may_be_meant_for_one_that_is_absent() -> None:
+    config = {**STAGE_3, "expert_parallel": {"enabled": True, "autoep_size": 2, "note": "x"}}
+    assert found("expert-parallel-combination", config) == []
+
+
 @pytest.mark.torch
 def test_expert_and_pipeline_parallelism_still_fail_upstream() -> None:
     """Where this fails, `parallel.expert` or `parallel.pipeline` of a recipe can be built; see

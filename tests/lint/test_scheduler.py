@@ -58,3 +58,10 @@ def test_two_rates_never_equal_one_argument(target: Any, severity: str) -> None:
     assert ("learning_rate" in finding.message) is (severity == "error")
     same = scheduled("WarmupLR", warmup_max_lr=1e-4)
     assert found("overridden-rate", same, target=target) == []
+
+
+@pytest.mark.parametrize("key", ["warmup_min_ratio", "cos_min_ratio"])
+@pytest.mark.parametrize(("ratio", "count"), [(0.5, 0), (1, 0), (1.5, 1)])
+def test_a_share_of_the_optimizers_rate_is_at_most_1(key: str, ratio: float, count: int) -> None:
+    config = scheduled("WarmupCosineLR", total_num_steps=100, warmup_num_steps=10, **{key: ratio})
+    assert [".".join(map(str, one.path)) for one in found("falling-warmup", config)] == [params(key)] * count

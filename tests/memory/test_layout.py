@@ -9,6 +9,7 @@ from peft.utils import constants
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from tests.memory.runs import LLAMA, run
+from zerokit.errors import ZerokitError
 from zerokit.memory import Ia3, LearnedTokens, Lora
 from zerokit.memory.adapters import Modules
 from zerokit.memory.layout import layout_of
@@ -136,6 +137,12 @@ def test_frozen_modules_are_not_trained() -> None:
     assert "model.embed_tokens" in frozen
     assert all(name.startswith(("model.embed_tokens", "model.layers.0")) for name in frozen)
     assert layout.num_frozen + layout.num_trainable == layout.num_parameters
+
+
+@pytest.mark.parametrize("names", [("model.embed_tokens", "layers"), ("",)])
+def test_frozen_modules_are_the_models(names: tuple[str, ...]) -> None:
+    with pytest.raises(ZerokitError, match=f"--freeze: no parameter's name begins with '{names[-1]}'"):
+        layout_of(run(frozen_modules=names))
 
 
 @pytest.mark.parametrize("config", [LLAMA, GPT2, T5], ids=lambda config: config["model_type"])

@@ -131,3 +131,10 @@ def test_networks_are_read(text: str, gbit: float) -> None:
 def test_a_network_that_is_none_is_one_line(text: str) -> None:
     with pytest.raises(ZerokitError, match="is no network speed"):
         parse_network(text)
+
+
+def test_all_of_the_gpus_that_a_user_has_are_offered() -> None:
+    chosen = offers(load_prices(), have="32x8xH100", network_gbit_s=3200.0)
+    assert max(offer.num_gpus for offer in chosen.offered) == 256
+    chosen = offers(load_prices(), have="32x8xH100", network_gbit_s=3200.0, max_gpus=64)
+    assert max(offer.num_gpus for offer in chosen.offered) == 64

@@ -126,6 +126,8 @@ def test_a_price_that_is_none_is_one_line(given: str, line: str) -> None:
         ("gpu,num_gpus,usd_per_hour\nh100,many,2\n", ":2: 'many' in column 'num_gpus'"),
         ("gpu,num_gpus,usd_per_hour\nh100,1,1e9\n", ":2: '1e9' in column 'usd_per_hour'"),
         ('gpu,num_gpus,usd_per_hour\n"h100,1,2\n', ": the table cannot be read"),
+        ("gpu,num_gpus,usd_per_hour\nh100,0,2\n", ":2: 'num_gpus' is missing or 0"),
+        ("gpu,num_gpus,usd_per_hour\nh100,8,16\nh100,4\n", ":3: has no price. Give 'usd_per_hour'"),
         ("gpu,num_gpus,usd_per_hour\nx9,1,2\n", ": has no price on demand of a known GPU"),
         ("gpu,num_gpus,usd_per_hour,spot\nh100,1,2,true\n", ": has no price on demand of a known GPU"),
         # Google Cloud's GPUs without their machines, which SkyPilot prices apart.

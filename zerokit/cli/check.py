@@ -132,7 +132,7 @@ def _read_facts(model: str | None, loaded: LoadedRecipe | None, deepspeed_versio
     if deepspeed_version is not None:
         from zerokit.releases.versions import parse_version
 
-        facts["deepspeed_version"] = parse_version(deepspeed_version)
+        facts["deepspeed_version"] = parse_version(deepspeed_version, where="--deepspeed-version")
     return facts
 
 

@@ -54,7 +54,7 @@ class PlanOptions:
     deadline: str | None = None
     budget: float | None = None
     gpu: str | None = None
-    max_gpus: int = 64
+    max_gpus: int | None = None
     have: str | None = None
     host_memory: str | None = None
     network: str | None = None

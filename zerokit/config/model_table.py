@@ -1,13 +1,14 @@
 """Models of sections made from rows of JSON: a row for each section, with its keys."""
 
 import json
+import re
 import types
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from zerokit.config import conditions
@@ -41,8 +42,28 @@ def _stage(value: object) -> object:
     return whole(value)
 
 
+def _class_name(text: str) -> str:
+    if "." not in text:
+        given = {"text": repr(text), "hint": f"Write the full name, such as torch.nn.{text}"}
+        raise PydanticCustomError("class_name", "{text} has no module, from which DeepSpeed imports the class", given)
+    return text
+
+
+def _regular_expression(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        given = {"text": repr(text), "why": str(error), "hint": "Correct the pattern"}
+        raise PydanticCustomError("regular_expression", "{text} is no regular expression: {why}", given) from None
+    return text
+
+
 _TYPES: Mapping[str, Any] = {
     "text": str,
+    "class name": Annotated[str, AfterValidator(_class_name), Field(json_schema_extra={"pattern": "^.*[.].*$"})],
+    "regular expression": Annotated[
+        str, AfterValidator(_regular_expression), Field(json_schema_extra={"format": "regex"})
+    ],
     "number": float,
     "switch": bool,
     "whole": int,  # 1e3 is one

@@ -18,7 +18,7 @@ from zerokit.memory.overheads import FRAGMENTATION
 from zerokit.memory.settings import settings_of
 from zerokit.models.parallelism import SEQUENCE_SIZES
 from zerokit.reporting.phases import phase_words
-from zerokit.reporting.verdicts import NEGATIVE
+from zerokit.reporting.verdicts import NEGATIVE, judge
 from zerokit.units import format_bytes, format_span
 
 _LORA_RANK = 16
@@ -79,8 +79,8 @@ class Advice:
     @property
     def line(self) -> str:
         """``"--zero-stage 3: needs 60.10 to 71.40 GiB"``."""
-        options = " ".join(one.how for one in self.changes if one.how.startswith("--"))
-        keys = ", ".join(one.how for one in self.changes if not one.how.startswith("--"))
+        options = " ".join(one.how for one in self.changes if not one.zero_keys)
+        keys = ", ".join(one.how for one in self.changes if one.zero_keys)
         words = " and ".join(filter(None, (options, keys and f"{keys} in the ds_config")))
         words += " (trains adapters only)" * ("--lora-rank" in options)
         words += " (shorter sequences)" * (self.seq_len is not None)
@@ -224,6 +224,7 @@ def _levels(question: Question, answer: Estimate, fit: Fit) -> Iterator[_Level]:
             yield (Change(what, "--activation-offloading", {"activation_offloading": True}),)
     if fit.host.verdict in NEGATIVE:
         yield tuple(_unpinned(question))
+        yield tuple(_on_gpus(question, answer))
     elif question.zero_stage != "none":
         yield tuple(_offload(question, stage, answer))
 
@@ -301,7 +302,7 @@ def _offload(question: Question, stage: int, answer: Estimate) -> Iterator[Chang
 
 def _joined(*changes: Change | None) -> Change:
     each = [one for one in changes if one is not None]
-    separator = " " if each[0].how.startswith("--") else ", "
+    separator = ", " if each[0].zero_keys else " "
     return Change(
         " and ".join(one.what for one in each),
         separator.join(one.how for one in each),
@@ -316,6 +317,19 @@ def _unpinned(question: Question) -> Iterator[Change]:
         path = (key, "pin_memory")
         if question.ds_config is not None and value_at(question.ds_config, (ZERO, *path), False) is True:
             yield _written("no pinned memory on the host", path, False)
+
+
+def _on_gpus(question: Question, answer: Estimate) -> Iterator[Change]:
+    """Without offload, of parameters and then of the optimizer, too."""
+    places = {line.name: line.where for line in answer.model_states.each}
+    found: list[Change] = []
+    for key, states in (("offload_param", "parameters"), ("offload_optimizer", "optimizer states")):
+        if places[states] == "GPU":
+            continue
+        what, option = f"{states} on the GPUs", f"without --{key.replace('_', '-')}"
+        in_file = question.ds_config is not None
+        found.append(_written(what, (key, "device"), "none") if in_file else Change(what, option, {key: None}))
+        yield _joined(*found)
 
 
 def _more_gpus(question: Question) -> Iterator[Change]:
@@ -357,8 +371,9 @@ def advice_lines(advice: list[Advice], answer: Estimate, fit: Fit) -> Iterator[s
     if fit.verdict == "fits":
         return
     fragmentation = sum(term.high - term.low for term in answer.overheads if term.name == FRAGMENTATION.name)
-    without = fit.needed_high_bytes - fragmentation
-    if fit.needed_low_bytes <= fit.gpu_memory_bytes and without <= _USABLE * fit.gpu_memory_bytes:
+    without, memory = fit.needed_high_bytes - fragmentation, fit.gpu_memory_bytes
+    of_gpu = judge(fit.needed_low_bytes, fit.needed_high_bytes, memory)
+    if of_gpu != "fits" and fit.needed_low_bytes <= memory and without <= _USABLE * memory:
         yield (
             f"Without fragmentation it needs at most {format_bytes(without)}, which fits: "
             f"set {EXPANDABLE_SEGMENTS}, which avoids most of it"

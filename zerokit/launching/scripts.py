@@ -69,8 +69,8 @@ def launch_script(job: Job, target: LaunchTarget) -> str:
                 where=option.name,
                 hint=f"Leave it out; it is for {', '.join(option.targets)}",
             )
-        if isinstance(value, str) and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*", value):
-            raise LaunchError(f"'{value[:80]}' is no name", where=option.name, hint="Give the name alone")
+        if isinstance(value, str) and not re.fullmatch(option.pattern, value):
+            raise LaunchError(f"'{value[:80]}' is no name", where=option.name, hint=option.hint)
     if job.hosts is not None:
         _check_hosts(job, job.hosts)
     for path in (job.recipe, job.folder):
@@ -82,13 +82,22 @@ def launch_script(job: Job, target: LaunchTarget) -> str:
 class _Option(NamedTuple):
     name: str
     targets: tuple[LaunchTarget, ...]
+    pattern: str = r"[A-Za-z0-9][A-Za-z0-9._/:@-]*"
+    """Of text."""
+    hint: str = "Give the name alone"
 
 
 _OPTIONS = {
     "hosts": _Option("--hostfile", ("deepspeed", "torchrun", "accelerate")),
     "image": _Option("--image", ("kubernetes",)),
-    "volume": _Option("--volume", ("kubernetes",)),
-    "accelerator": _Option("--accelerator", ("skypilot",)),
+    "volume": _Option(
+        *("--volume", ("kubernetes",), "[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?"),
+        "Give the name of a claim: lower-case letters, digits, '-' and '.'",
+    ),
+    "accelerator": _Option(
+        *("--accelerator", ("skypilot",), "[A-Za-z0-9][A-Za-z0-9._-]*"),
+        "Give the name alone: their number is that of the run",
+    ),
     # Containers have their own networks, which the doctor has not checked.
     "variables": _Option("--doctor", ("deepspeed", "torchrun", "accelerate", "slurm")),
 }

@@ -50,7 +50,10 @@ def condition(words: str) -> Condition:
     """
     if words.startswith("unless "):
         other = condition(words.removeprefix("unless "))
-        return Condition(words, lambda subject, path: not other.holds(subject))
+        key = keys_of(named[1]) if (named := re.fullmatch(r"unless `([\w.]+)` \w+", words)) else None
+        return Condition(
+            words, lambda subject, path: not other.holds(subject) and (key is None or not subject.is_uncertain(*key))
+        )
     test = _NAMED.get(words)
     if test is None and " or " in words and all(part in _NAMED for part in words.split(" or ")):
         return reduce(or_, map(condition, words.split(" or ")))
@@ -420,8 +423,8 @@ def _is_idle_beside_others(key: UnusedKey, subject: Subject) -> bool:
 
 
 def _is_for_nvme(key: UnusedKey, subject: Subject) -> bool:
-    device = subject.value(*map(str, key.path[:-1]), "device")
-    return key.acts.when is NVME or (key.acts.when is FAST_INIT and device != "nvme")
+    device = subject.value(*map(str, key.path[:-1]), "device")  # with nvme it is the stage that is wrong
+    return key.acts.when in (NVME, FAST_INIT) and device != "nvme"
 
 
 KINDS_OF_UNUSED_KEYS: Mapping[str, Callable[[UnusedKey, Subject], bool]] = {

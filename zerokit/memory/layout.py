@@ -118,6 +118,13 @@ def _layout(
         frozen = (Parameter(_module(name), tensor.elements, False, tensor.kind) for name, tensor in layered)
         learned = Parameter("prompt_encoder", learned_tokens.num_parameters, True, "embedding")
         return Layout((*frozen, learned))
+    for start in frozen_modules:
+        if not start or not any(name.startswith(start) for name, _ in layered):
+            message, hint = (
+                f"no parameter's name begins with '{start}'",
+                "Begin as the model does, as in 'model.embed'",
+            )
+            raise ZerokitError(message, where="--freeze", hint=hint)
     return Layout(
         tuple(
             Parameter(
@@ -142,7 +149,9 @@ def _bare(run: TrainingRun) -> Iterator[Parameter]:
     trainable = run.model if run.num_trainable_parameters is None else run.num_trainable_parameters
     if trainable > run.model:
         raise ZerokitError(
-            f"num_trainable_parameters is {trainable}, the model has {run.model}", hint="Give at most as many"
+            f"{trainable:,} is more than the model's {run.model:,} parameters",
+            where="--trainable-parameters",
+            hint="Give at most as many",
         )
     yield from _pieces("model", trainable, trainable=True)
     if run.model > trainable:

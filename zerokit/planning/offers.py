@@ -13,6 +13,8 @@ from zerokit.planning.candidates import Offer
 from zerokit.planning.prices import CardPrice
 from zerokit.units import quantity
 
+MOST_RENTED = 64
+"""GPUs, unless the user says otherwise."""
 ASSUMED_NETWORKS = (100.0, 3200.0)
 """Gbit/s of a node that are tried where the user names no network: Ethernet, and 8 network cards of 400."""
 _ONE_MACHINE = (1, 2, 4, 8, 16)
@@ -34,7 +36,7 @@ def offers(
     *,
     names: Sequence[str] = (),
     have: str | None = None,
-    max_gpus: int = 64,
+    max_gpus: int | None = None,
     host_bytes: int | None = None,
     network_gbit_s: float | None = None,
 ) -> Offers:
@@ -47,22 +49,23 @@ def offers(
         names: ``--gpu``: cards to rent, one or more in each, separated by commas.
         have: ``--have``: ``8xA100-40``, or ``2x8xA100-40`` for two machines. They cost nothing unless
             ``--price`` names the card. Nothing is rented unless `names` says what.
-        max_gpus: ``--max-gpus``.
+        max_gpus: ``--max-gpus``; None: all that the user has, and :data:`MOST_RENTED`.
         host_bytes: ``--host-memory``: of one machine that the user has, else of each rented one.
         network_gbit_s: ``--network``, of one node; None: several nodes at :data:`ASSUMED_NETWORKS`.
 
     Raises:
         ZerokitError: a card is unknown or has no price, or nothing is left.
     """
-    if max_gpus < 1:
+    if max_gpus is not None and max_gpus < 1:
         raise ZerokitError(f"{max_gpus} is no number of GPUs", where="--max-gpus", hint="Give 1 or more")
     found: list[Offer] = []
     not_sold: list[tuple[Gpu, int, str]] = []
     if have is not None:
         found += _own(have, prices, max_gpus, host_bytes)
         host_bytes = None
+    rented = MOST_RENTED if max_gpus is None else max_gpus
     for price in _rented(names, prices, is_all=have is None):
-        for number, per_node in _numbers(price.gpu, max_gpus):
+        for number, per_node in _numbers(price.gpu, rented):
             if reason := _not_sold(price, number, per_node, network_gbit_s is not None):
                 not_sold.append((price.gpu, number, reason))
                 continue
@@ -70,7 +73,7 @@ def offers(
             found.append(Offer(price.gpu, number, per_node, usd, host_bytes or price.host_bytes.get(per_node)))
     if not found:
         hint = "Raise --max-gpus, or name another card with --gpu"
-        raise ZerokitError(f"nothing with at most {quantity(max_gpus, 'GPU')} is sold", hint=hint)
+        raise ZerokitError(f"nothing with at most {quantity(rented, 'GPU')} is sold", hint=hint)
     is_assumed = network_gbit_s is None
     offered = [
         offer if speed is None else replace(offer, network_gbit_s=speed, is_network_assumed=is_assumed)
@@ -124,7 +127,7 @@ def _not_sold(price: CardPrice, number: int, per_node: int, is_network_known: bo
     return None
 
 
-def _own(have: str, prices: Mapping[str, CardPrice], max_gpus: int, host_bytes: int | None) -> Iterator[Offer]:
+def _own(have: str, prices: Mapping[str, CardPrice], max_gpus: int | None, host_bytes: int | None) -> Iterator[Offer]:
     match = re.fullmatch(r"\s*(?:(\d{1,4})\s*x\s*)?(\d{1,4})\s*x\s*(\S.*?)\s*", have, re.IGNORECASE)
     if match is None or int(match[2]) == 0 or match[1] == "0":
         hint = "Write their number and the card, as in 8xA100-40, or 2x8xA100-40 for two machines"
@@ -146,5 +149,5 @@ def _own(have: str, prices: Mapping[str, CardPrice], max_gpus: int, host_bytes: 
     numbers = [(n, n) for n in sorted({*_ONE_MACHINE, per_node}) if n <= per_node]
     numbers += [(n * per_node, per_node) for n in sorted({*_NODES, nodes}) if 1 < n <= nodes]
     for number, of_node in numbers:
-        if number <= max_gpus:
+        if max_gpus is None or number <= max_gpus:
             yield Offer(gpu, number, of_node, usd, host_bytes)

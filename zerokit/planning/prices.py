@@ -204,10 +204,12 @@ _FORMATS = (
 def read_price_file(file: Path) -> list[Machine]:
     """The machines of a CSV file: of gpuhunt or SkyPilot, recognized by the header, or with our columns.
 
-    Rows without a GPU, with a card that zerokit does not know, or without a price are left out.
+    Rows without a GPU, or with a card that zerokit does not know, are left out; and those of a catalogue without
+    a price.
 
     Raises:
-        ZerokitError: it cannot be read, is too large or of another format, or a cell is no number.
+        ZerokitError: it cannot be read, is too large or of another format, a cell is no number, or a row with our
+            columns lacks one.
     """
     where = printable(file)
     if (reason := unreadable_reason(file)) is not None or not file.is_file():
@@ -250,10 +252,15 @@ def _machines(
         return  # SkyPilot's rows of Google Cloud: a GPU without the machine, which is priced apart
     gpu = _card_of(cell(format_.card), cell(format_.gpu_memory), cell(format_.instance))
     count = number(format_.num_gpus, "a number of GPUs", _MOST_GPUS) if gpu is not None else 0
+    is_own = not format_.instance
+    if gpu is not None and is_own and not count:
+        raise ZerokitError(f"'{format_.num_gpus}' is missing or 0", where=where, hint="Give a number of GPUs")
     if gpu is None or count < 1 or count != int(count):
         return  # no GPU, another one, or a share of one
     host = number(format_.host_memory, "GiB", 1_000_000)
     provider = cell("provider") or (file.parent.name if file.stem == "vms" else file.stem)
+    if is_own and not any(cell(column) for column in format_.prices):
+        raise ZerokitError("has no price", where=where, hint=f"Give '{next(iter(format_.prices))}'")
     for column, spot in format_.prices.items():
         if usd := number(column, "US dollars of the machine for an hour,"):
             is_spot = cell(spot).lower() == "true" if isinstance(spot, str) else spot

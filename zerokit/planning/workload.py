@@ -45,8 +45,10 @@ class Workload:
         for name in ("num_sequences", "seq_len", "global_batch_size", "epochs"):
             number = getattr(self, name)
             if not 0 < number < _MOST:
-                message = f"{number:g} is not between 0 and {_MOST:g}"
-                raise ConfigError(message, where=f"--{name.replace('_', '-')}", hint="Give another number")
+                of_data = name == "num_sequences"
+                where = "the data" if of_data else f"--{name.replace('_', '-')}"
+                message = f"{number:g}{' sequences' * of_data} is not between 0 and {_MOST:g}"
+                raise ConfigError(message, where=where, hint="Give another number")
         if self.lengths is not None and not all(
             0 < length <= self.seq_len and count > 0 for length, count in self.lengths.items()
         ):

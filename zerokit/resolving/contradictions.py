@@ -158,9 +158,9 @@ class _Reconciler:
         section = self.config.get("tensor_parallel") or {}
         if max(section.get("autotp_size") or size, 1) != size:
             raise ConfigError(
-                f"tensor_parallel.autotp_size is {section['autotp_size']}, but the recipe's parallel.tensor is {size}",
+                f"tensor_parallel.autotp_size is {section['autotp_size']}, but the run has groups of {size}",
                 where=self.ds_where,
-                hint="Remove autotp_size: the recipe decides it",
+                hint="Remove autotp_size: the recipe's parallel.tensor, or --tensor-parallel, decides it",
             )
         if size > 1:
             # With tied embeddings DeepSpeed would leave each rank a part of the logits.

@@ -32,6 +32,8 @@ WRITTEN = REPOSITORY / "tests" / "validation" / "results" / "host_bound.json"
 SCRIPT = REPOSITORY / "tests" / "validation" / "rehearsal" / "scripts" / "host_bound_steps.py"
 KERNELS = (1e-6, 1e-5)
 """Seconds of an operator in two rehearsals without DeepSpeed."""
+LEAST_KERNEL = 5e-7
+"""Seconds of an operator, where Python alone is predicted to take longer than the step: a view takes as long."""
 TYPICAL = 0.3
 """Quantile of the measured steps: other programs only make them longer."""
 
@@ -171,13 +173,13 @@ def compare(model: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def kernel_seconds(low: float, high: float, theirs: float) -> float:
-    """Seconds of an operator with which a step without DeepSpeed is predicted right.
+    """Seconds of an operator with which a step without DeepSpeed is predicted right, :data:`LEAST_KERNEL` at least.
 
     Args:
         low: the step, predicted with the first of :data:`KERNELS`; `high`: with the second.
         theirs: the measured one.
     """
-    return KERNELS[0] + (theirs - low) * (KERNELS[1] - KERNELS[0]) / (high - low)
+    return max(KERNELS[0] + (theirs - low) * (KERNELS[1] - KERNELS[0]) / (high - low), LEAST_KERNEL)
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

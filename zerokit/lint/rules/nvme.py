@@ -32,7 +32,7 @@ def nvme_relative_path(subject: Subject) -> Iterator[Hit]:
     for key, section in subject.offloads.items():
         path = section.nvme_path
         acts = (ZERO, key, "nvme_path") not in subject.unused
-        if section.device == "nvme" and acts and path and path != "auto" and not path.startswith("/"):
+        if section.device == "nvme" and acts and path not in (None, "auto") and not path.startswith("/"):
             message = f"'nvme_path' \"{path}\" is relative to the folder in which each process was started"
             yield Hit((ZERO, key, "nvme_path"), message, "Write the whole path of a folder on a local drive")
 

@@ -83,6 +83,11 @@ def falling_warmup(subject: Subject) -> Iterator[Hit]:
             place = path if subject.is_set(*path) else (*SCHEDULER, high)
             message = f"'{low}' {least:g} is above '{high}' {greatest:g}"
             yield Hit(place, message, "Swap the values, or lower the first")
+    for name in ("warmup_min_ratio", "cos_min_ratio"):
+        ratio = schedule_argument(subject, name)
+        if isinstance(ratio, int | float) and ratio > 1:
+            message = f"'{name}' {ratio:g} is above 1, which is the optimizer's rate"
+            yield Hit((*SCHEDULER, name), message, "Lower it to a share of that rate")
 
 
 @rule("warmup-exceeds-total")
