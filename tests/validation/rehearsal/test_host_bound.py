@@ -6,6 +6,7 @@ import pytest
 
 from tests.validation.rehearsal.host_bound import (
     KERNELS,
+    LEAST_KERNEL,
     bare_plans,
     kernel_seconds,
     machine_of,
@@ -41,3 +42,4 @@ def test_lines_of_the_script_are_found_among_others() -> None:
 def test_an_operator_costs_what_predicts_a_step_without_deepspeed_right() -> None:
     low, high, theirs = (1e-3 + 200 * kernel for kernel in (*KERNELS, 4e-6))
     assert kernel_seconds(low, high, theirs) == pytest.approx(4e-6)
+    assert kernel_seconds(low, high, low / 2) == LEAST_KERNEL
