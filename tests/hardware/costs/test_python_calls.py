@@ -35,6 +35,13 @@ def test_a_function_that_was_not_measured_costs_as_those_of_its_kind() -> None:
     assert kind_of("deepspeed/runtime/zero/newer.py", "Newer.forward") == "deepspeed"
 
 
+def test_the_table_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rehearsal asks for the costs of thousands of functions."""
+    known = [function_cost(code) for code in (groups.__code__, logging.Logger.isEnabledFor.__code__)]
+    monkeypatch.delattr(python_calls, "table_of")
+    assert [function_cost(code) for code in (groups.__code__, logging.Logger.isEnabledFor.__code__)] == known
+
+
 @pytest.mark.parametrize("package", ["deepspeed", "torch", "transformers", "accelerate"])
 def test_the_table_names_files_of_the_installed_packages(package: str) -> None:
     spec = importlib.util.find_spec(package)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import cache
 from types import CodeType
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from zerokit.code_origin import path_in_library
 from zerokit.tables import table_of
@@ -37,7 +37,7 @@ def function_cost(code: CodeType) -> FunctionCost:
     """The cost of a function: as measured, or else of its kind."""
     path, name = function_name(code)
     row = functions().get(path, {}).get(name)
-    return FunctionCost(*(table_of(__file__)["kinds"][kind_of(path, name)] if row is None else row))
+    return FunctionCost(*(_table()["kinds"][kind_of(path, name)] if row is None else row))
 
 
 def kind_of(path: str, name: str) -> Kind:
@@ -47,8 +47,12 @@ def kind_of(path: str, name: str) -> Kind:
     return "forward" if name.rpartition(".")[2] == "forward" else "others"
 
 
-@cache
 def functions() -> dict[str, dict[str, list[float]]]:
     """The table: rows by file and qualified name."""
-    rows: dict[str, dict[str, list[float]]] = table_of(__file__)["functions"]
+    rows: dict[str, dict[str, list[float]]] = _table()["functions"]
     return rows
+
+
+@cache
+def _table() -> Any:
+    return table_of(__file__)
