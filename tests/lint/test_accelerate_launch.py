@@ -255,6 +255,13 @@ def test_machines_meet_at_an_address(
     assert [found for found, _ in said(data)] == ([rule] if rule else [])
 
 
+@pytest.mark.parametrize(
+    ("port", "rules"), [(65535, []), (0, []), (99999999, ["launch-address"]), (-1, ["launch-address"])]
+)
+def test_ports_have_16_bits(port: int, rules: list[str]) -> None:
+    assert [rule for rule, _ in said(launch(section={"zero_stage": 2}, main_process_port=port))] == rules
+
+
 def test_a_launcher_with_a_hostfile_finds_the_address() -> None:
     for launcher, rules in (("pdsh", []), ("nossh", ["launch-address"])):
         section = {"deepspeed_hostfile": "hosts", "deepspeed_multinode_launcher": launcher}

@@ -82,8 +82,10 @@ def launch_mpi(launch: Launch) -> Iterator[Hit]:
 
 @launch_rule("launch-address")
 def launch_address(launch: Launch) -> Iterator[Hit]:
-    """Several machines that do not know where to meet"""
-    machines = _machines(launch)
+    """Processes that do not know where to meet"""
+    machines, port = _machines(launch), launch.option("main_process_port")
+    if isinstance(port, int) and not 0 <= port < 2**16:
+        yield Hit(("main_process_port",), f"{port} is no port", "Write a number up to 65535, such as 29500")
     address, ranks = (launch.option("main_process_ip"), f"another machine_rank from 0 to {machines - 1} into each")
     if machines > 1 and _launcher(launch) == "nossh" and address is None:
         message = "without 'main_process_ip' the launcher nossh asks the first host for its address by ssh"
@@ -101,7 +103,7 @@ def launch_address(launch: Launch) -> Iterator[Hit]:
     elif str(address).lower() in _OWN_ADDRESSES:
         message = f"'main_process_ip' {address} is each machine itself: the {machines} machines do not meet"
         yield Hit(place, message, f"Write the address of the machine with machine_rank 0, and {ranks}")
-    if launch.option("main_process_port") == 0:
+    if port == 0:
         message = "with 'main_process_port' 0 each machine chooses another port, so that they do not meet"
         yield Hit(("main_process_port",), message, "Write a number such as 29500, the same on all machines")
 
