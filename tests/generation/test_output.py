@@ -205,3 +205,27 @@ def test_ends_at_the_end_token(model: ModelFiles, padding: list[int]) -> None:
 def test_ends_before_the_first_stop_string(model: ModelFiles, text: str, kept: str, stops: list[str]) -> None:
     finish = CompletionCutter(model.tokenizer, GenerationConfig(eos_token_id=END, stop_strings=stops))
     assert finish(tokens_of(model, text)) == Completion("One", len(tokens_of(model, kept)), "stop")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "text", "stop", "count"),
+    [
+        ("so", "me", "om", 1),
+        ("so", "meme", "omem", 3),
+        ("some", "x", "om", None),  # the prompt has it all
+        ("so", "xom", "om", None),  # the completion has
+        ("so<|pad|>", "me", "om", None),
+        ("", "me", "om", None),
+        ("so", "me", "m", None),
+    ],
+)
+def test_a_stop_string_may_begin_in_the_prompt(
+    model: ModelFiles, prompt: str, text: str, stop: str, count: int | None
+) -> None:
+    finish = CompletionCutter(model.tokenizer, GenerationConfig(eos_token_id=END, stop_strings=[stop, "never"]))
+    letters = [token for letter in text for token in tokens_of(model, letter)]
+    before = tokens_of(model, prompt)
+    expected = finish(letters) if count is None else Completion("", count, "stop")
+    assert finish(letters, before) == expected
+    if count is not None:
+        assert finish([*letters[:count], PAD, PAD], before) == expected

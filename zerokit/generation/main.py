@@ -214,7 +214,7 @@ def decode(group: RankGroup, job: Job, generator: Generator, writer: Writer | No
         collector.start()
 
     def done(decoded: Decoded) -> None:
-        completions = [asdict(cut(tokens)) for tokens in decoded.completions]
+        completions = [asdict(cut(tokens, decoded.prompt)) for tokens in decoded.completions]
         if not is_divided or collector is not None:
             send(store, {"index": decoded.index, "completions": completions})
 

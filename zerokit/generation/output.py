@@ -221,11 +221,22 @@ class CompletionCutter:
         self.tokenizer = tokenizer
         self.end_tokens = end_tokens(config) | {special[stop] for stop in stop_strings if stop in special}
         self.stop_strings = [stop for stop in stop_strings if stop not in special]
+        self._criterion: Any = None
+        if stop_strings:
+            from transformers import StopStringCriteria
 
-    def __call__(self, tokens: Sequence[int]) -> Completion:
-        """The completion at the beginning of `tokens`; the rest is padding."""
+            self._criterion = StopStringCriteria(tokenizer, stop_strings)
+
+    def __call__(self, tokens: Sequence[int], prompt: Sequence[int] = ()) -> Completion:
+        """The completion at the beginning of `tokens`; the rest is padding.
+
+        Args:
+            prompt: tokens before it, in which a stop string may begin; its end ends the completion, too.
+        """
         end = next((at for at, token in enumerate(tokens) if token in self.end_tokens), None)
         body = tokens if end is None else tokens[:end]
+        if (count := self._tokens_until_stop_of_prompt(prompt, body)) is not None:
+            return Completion("", count, "stop")
         text = self._decode(body)
         cut = self._first_stop(text)
         if cut is not None:
@@ -246,3 +257,19 @@ class CompletionCutter:
         return bisect_left(
             range(len(tokens)), True, key=lambda count: self._first_stop(self._decode(tokens[:count])) is not None
         )
+
+    def _tokens_until_stop_of_prompt(self, prompt: Sequence[int], tokens: Sequence[int]) -> int | None:
+        """Number of tokens that complete a stop string which begins in the prompt, as transformers sees it."""
+        # Tokens that the criterion looks at before the last one.
+        before = 0 if self._criterion is None else self._criterion.maximum_token_len - 1
+        if not (before and prompt and tokens):
+            return None
+        import torch
+
+        blanks = [len(self._criterion.embedding_vec) - 1] * before  # without text
+        first, alone = (
+            self._criterion(torch.tensor([*start[-before:], *tokens[:before]]).unfold(0, before + 1, 1), None)
+            for start in ([*blanks, *prompt], blanks)
+        )
+        at = int(first.int().argmax())
+        return at + 1 if first[at] and not alone[at] else None
