@@ -3,8 +3,10 @@ from __future__ import annotations
 import io
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,15 @@ from transformers import GenerationConfig, WatermarkingConfig
 
 from zerokit.errors import ZerokitError
 from zerokit.generation.model import ModelFiles
-from zerokit.generation.output import Completion, CompletionCutter, Results, check_output, record
+from zerokit.generation.output import (
+    Completion,
+    CompletionCutter,
+    Results,
+    check_output,
+    claim_stdout,
+    record,
+    write_results,
+)
 
 DONE = Completion("☃", 2, "stop")
 LONG = Completion("x", 3, "length")
@@ -181,6 +191,32 @@ def test_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
     results.add(record(0, "a", 1, [DONE]))
     with pytest.raises(ZerokitError, match="another run is writing it"):
         Results(tmp_path / "out.jsonl", io.StringIO(), JOB, resume=True)
+
+
+@pytest.mark.parametrize("size", [1, 100_000])
+def test_a_reader_that_has_ended_ends_the_run_last(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as stdout, Path(os.devnull).open("w") as stderr, ExitStack() as claimed:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        monkeypatch.setattr(sys, "stderr", stderr)
+        results = Results(None, claimed.enter_context(claim_stdout()), JOB)
+        results.add(record(0, "a" * size, 1, [DONE]))
+        results.finish()
+        with pytest.raises(BrokenPipeError):
+            claimed.close()
+
+
+def test_stdout_that_takes_no_results_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Path("/dev/full").open("w") as stdout, Path(os.devnull).open("w") as stderr:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        monkeypatch.setattr(sys, "stderr", stderr)
+        full = r"stdout: cannot be written: No space left on device\. Make room"
+        with pytest.raises(ZerokitError, match=full), claim_stdout() as stream:
+            write_results(stream, ["a\n"])
+    monkeypatch.setattr(sys, "stdout", io.StringIO())  # as `main` does for one that the shell has closed
+    with pytest.raises(ZerokitError, match="stdout: is closed"), claim_stdout():
+        pass
 
 
 END, PAD = 0, 1

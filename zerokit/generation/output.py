@@ -7,12 +7,14 @@ the job; an interrupted run leaves it, to be continued.
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 import sys
 import tempfile
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -47,12 +49,42 @@ def partial_path(path: Path) -> Path | None:
     return None if is_special else path.with_name(f"{path.name}.partial")
 
 
-def claim_stdout() -> IO[str]:
-    """Reserve stdout for results: other output of this process goes to stderr from now on."""
-    sys.stdout.flush()
-    results = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    return results
+@contextmanager
+def claim_stdout() -> Iterator[IO[str]]:
+    """Reserve stdout for results: other output of this process goes to stderr from now on.
+
+    Raises:
+        ZerokitError: the shell has closed it.
+        BrokenPipeError: its reader ended before :func:`write_results`; raised when the block ends.
+    """
+    try:
+        sys.stdout.flush()
+        results = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    except io.UnsupportedOperation:
+        raise ZerokitError("is closed", where="stdout", hint="Redirect it to a file or to /dev/null") from None
+    with results:
+        yield results
+        if results.closed:
+            raise BrokenPipeError
+
+
+def write_results(stream: IO[str], lines: Iterable[str]) -> None:
+    """Write lines to the stream of :func:`claim_stdout`, and close it if its reader has ended.
+
+    Raises:
+        ZerokitError: they cannot be written.
+    """
+    try:
+        stream.writelines(lines)
+        stream.flush()
+    except BrokenPipeError:  # the other ranks need not know
+        with suppress(BrokenPipeError):
+            stream.close()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # for what is left in its buffer
+        hint = "Make room on that disk, or name another file"
+        raise ZerokitError(f"cannot be written: {error.strerror}", where="stdout", hint=hint) from None
 
 
 def record(index: int, prompt: Prompt, num_prompt_tokens: int, completions: Sequence[Completion]) -> dict[str, Any]:
@@ -113,8 +145,7 @@ class Results:
     def finish(self) -> None:
         """Write all records, sorted by index."""
         if self.path is None:
-            self.stream.writelines(visible_json(line.decode()) for line in self._sorted())
-            self.stream.flush()
+            write_results(self.stream, (visible_json(line.decode()) for line in self._sorted()))
             return
         with new_file(self.path, follow_links=True) as file:
             file.writelines(self._sorted())
