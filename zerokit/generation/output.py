@@ -21,10 +21,10 @@ from typing import IO, TYPE_CHECKING, Any
 
 from zerokit.documents import printable, replace_nonfinite
 from zerokit.errors import DataError, ZerokitError, visible_json
-from zerokit.files import check_writable, explain_write_errors, new_file
+from zerokit.files import check_writable, explain_file_errors, explain_write_errors, new_file
 from zerokit.generation.prompts import Prompt, Prompts
 from zerokit.generation.sampling import end_tokens
-from zerokit.staging import check_own_name, open_new
+from zerokit.staging import check_own_name, make_private_file, open_private_file
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedTokenizerBase
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 def check_output(path: Path | None, *, force: bool, resume: bool = False) -> None:
     """Check, before computing, that results can be written (ZerokitError); over earlier ones only with `force`."""
     if path is None:
+        return
+    if resume and not force and is_finished(path):
+        _check_results(path)
         return
     check_writable(path, force=force, follow_links=True)
     partial = partial_path(path)
@@ -47,6 +50,21 @@ def partial_path(path: Path) -> Path | None:
     """File for results until all are there; None for a pipe or a device."""
     is_special = path.exists() and not path.is_file()
     return None if is_special else path.with_name(f"{path.name}.partial")
+
+
+def is_finished(path: Path) -> bool:
+    """Whether a run has written all its results to `path`."""
+    return path.is_file() and not os.path.lexists(partial_path(path) or "")
+
+
+def _check_results(path: Path) -> None:
+    """Check that a file has results. DataError if it has something else, or nothing."""
+    with explain_file_errors(), path.open("rb") as lines:
+        others = (number for number, line in enumerate(lines, start=1) if not _is_record(_parsed(line)))
+        number = next(others, None) if path.stat().st_size else 1
+    if number is not None:
+        hint = "Name another file, or replace --resume by --force to overwrite it"
+        raise DataError("is no result of zerokit generate", where=f"{printable(path)}:{number}", hint=hint)
 
 
 @contextmanager
@@ -113,24 +131,32 @@ class Results:
 
     Args:
         job: what decides the results, by name: options with their values (``--seed``), and digests of the rest.
+        num_prompts: of the job; each gets a record.
         resume: keep the records of an earlier run of the same job.
 
     Raises:
         ZerokitError: the partial file is of another job, damaged, or in use.
     """
 
-    def __init__(self, path: Path | None, stream: IO[str], job: Mapping[str, Any], *, resume: bool = False) -> None:
+    def __init__(
+        self, path: Path | None, stream: IO[str], job: Mapping[str, Any], *, num_prompts: int, resume: bool = False
+    ) -> None:
         self.path = path
         self.stream = stream
         self.places: dict[int, tuple[int, int]] = {}
         """Index of each record -> its place in the file, and its bytes."""
         self._job = json.loads(json.dumps(job, default=vars))
+        self._num_prompts = num_prompts
         self._partial = None if path is None else partial_path(path)
         self._file: IO[bytes] | None = None
         self._end = 0
-        if resume and self._partial is not None and os.path.lexists(self._partial):
-            check_own_name(self._partial)
-            self._read(self._partial)
+        if self._partial is not None and os.path.lexists(self._partial):
+            if resume:
+                check_own_name(self._partial)
+            with explain_write_errors(self._partial):
+                self._file = _open_partial(self._partial)
+            if resume:
+                self._read(self._partial)
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Keep a record, whatever their order. ZerokitError if it cannot be written."""
@@ -139,6 +165,8 @@ class Results:
         with explain_write_errors(self._partial or Path(tempfile.gettempdir())):
             if self._file is None:
                 self._file = _open_partial(self._partial)
+            if not self._end:
+                self._file.truncate(0)
                 self._append({"job": self._job})
             self.places[record["index"]] = self._append(record)
 
@@ -149,9 +177,9 @@ class Results:
             return
         with new_file(self.path, follow_links=True) as file:
             file.writelines(self._sorted())
-        if self._partial is not None:
-            self._partial.unlink(missing_ok=True)
         if self._file is not None:
+            if self._partial is not None and _is_open_at(self._file, self._partial):
+                self._partial.unlink()
             self._file.close()
 
     def _sorted(self) -> Iterator[bytes]:
@@ -168,27 +196,25 @@ class Results:
         return start, self._end - start
 
     def _read(self, partial: Path) -> None:
-        with explain_write_errors(partial):
-            self._file = partial.open("r+b", buffering=0)
-        _lock(self._file, partial)
+        assert self._file is not None
         with partial.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
-                if not line.endswith(b"\n"):
+                is_whole = line.endswith(b"\n")
+                if not is_whole and (number > 1 or _line({"job": self._job}).startswith(line)):
                     break  # cut off when the run was killed
-                try:
-                    record = json.loads(line)
-                    if number == 1:
-                        self._refuse_other_job(dict(record["job"]))
-                    else:
-                        self.places.setdefault(int(record["index"]), (self._end, len(line)))
-                except (ValueError, KeyError, TypeError, RecursionError):
+                found = _parsed(line)
+                if is_whole and number == 1 and isinstance(found, dict) and isinstance(found.get("job"), dict):
+                    self._refuse_other_job(found["job"])
+                elif number > 1 and _is_record(found) and self._is_new(found["index"]):
+                    self.places[found["index"]] = (self._end, len(line))
+                else:
                     where = f"{printable(partial)}:{number}"
-                    raise DataError("is no record of zerokit generate", where=where, hint=_OTHER_JOB) from None
+                    raise DataError("is no record of zerokit generate", where=where, hint=_OTHER_JOB)
                 self._end += len(line)
         self._file.truncate(self._end)
-        self._file.seek(self._end)
-        if not self._end:
-            self._file = None
+
+    def _is_new(self, index: int) -> bool:
+        return 0 <= index < self._num_prompts and index not in self.places
 
     def _refuse_other_job(self, job: Mapping[str, Any]) -> None:
         for name in [*self._job, *job]:
@@ -203,21 +229,47 @@ _OTHER_JOB = "Repeat the options of that run, or add --force without --resume to
 
 
 def _open_partial(partial: Path | None) -> IO[bytes]:
+    """Open and lock a partial file; its content stays. ZerokitError if another run is writing it."""
     if partial is None:
         return tempfile.TemporaryFile(buffering=0)
-    file = open_new(partial)
-    _lock(file, partial)
-    return file
-
-
-def _lock(file: IO[bytes], partial: Path) -> None:
-    """Refuse a partial file that another run is writing."""
+    make_private_file(partial)
+    file: IO[bytes] = open_private_file(partial, "a+b", buffering=0)
+    is_locked = True
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise ZerokitError("another run is writing it", where=printable(partial), hint="Wait for its end") from None
+        is_locked = False
     except OSError:
         pass  # a file system without locks
+    if not is_locked or not _is_open_at(file, partial):  # which the other run has just finished
+        raise ZerokitError("another run is writing it", where=printable(partial), hint="Wait for its end")
+    return file
+
+
+def _is_open_at(file: IO[bytes], path: Path) -> bool:
+    """Whether a path still names an open file."""
+    return os.path.lexists(path) and os.path.samestat(os.fstat(file.fileno()), path.lstat())
+
+
+def _parsed(line: bytes) -> Any:
+    """The value of a line of JSON; None if it is none."""
+    with suppress(ValueError, RecursionError):
+        return json.loads(line)
+
+
+def _is_record(value: Any) -> bool:
+    """Whether :func:`record` or :func:`failed_record` may have made a value."""
+    if not isinstance(value, dict) or type(value.get("index")) is not int:
+        return False
+    return value.keys() - {"index", "prompt", "messages"} in _KEYS and ("prompt" in value) != ("messages" in value)
+
+
+_KEYS: Sequence[set[str]] = (
+    {"completion", "num_prompt_tokens", "num_completion_tokens", "finish_reason"},
+    {"completions", "num_prompt_tokens"},
+    {"error", "finish_reason"},
+)
+"""Keys of records, without those of the prompt."""
 
 
 def _line(record: Mapping[str, Any]) -> bytes:
