@@ -56,6 +56,11 @@ def test_results_do_not_replace_their_prompts(tmp_path: Path) -> None:
                 told = [str(error) for error in (caught.value, *caught.value.others)]
                 assert f"{output}: has the prompts, which results would replace. Name another file" in told
     check_options(Options(model="m", prompts=str(file), output=tmp_path / "out.jsonl"), inputs=False)
+    for resume in (True, False):
+        with pytest.raises(ZerokitError, match="File name too long"):
+            check_options(
+                Options(model="m", prompts=str(file), output=tmp_path / ("o" * 300), resume=resume), inputs=False
+            )
 
 
 def test_a_finished_run_is_checked_before_it_is_called_so(model_folder: Path, tmp_path: Path) -> None:

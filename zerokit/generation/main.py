@@ -21,7 +21,7 @@ from zerokit.distributed.group import RankGroup, check_launch, run_on_all_ranks
 from zerokit.distributed.libraries import set_up_libraries
 from zerokit.distributed.run_policy import RunPolicy
 from zerokit.distributed.shared_memory import release_shared_memory
-from zerokit.documents import dotted, printable
+from zerokit.documents import dotted, path_exists, printable
 from zerokit.errors import ConfigError, ZerokitError, collect_errors, raise_together
 from zerokit.extras import require
 from zerokit.generation.model import check_quickly
@@ -298,10 +298,11 @@ def note_if_finished(options: Options) -> bool:
 
 def _refuse_input(output: Path | None, inputs: Sequence[Path]) -> None:
     """Raise ConfigError if results would replace a file of prompts."""
-    if output is not None and output.exists() and any(file.exists() and output.samefile(file) for file in inputs):
-        raise ConfigError(
-            "has the prompts, which results would replace", where=printable(output), hint="Name another file"
-        )
+    if output is None or not path_exists(output):
+        return
+    if any(path_exists(file) and output.samefile(file) for file in inputs):
+        problem = "has the prompts, which results would replace"
+        raise ConfigError(problem, where=printable(output), hint="Name another file")
 
 
 def check_options(options: Options, *, output: bool = True, inputs: bool = True) -> Sampling:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from zerokit.documents import printable, replace_nonfinite
+from zerokit.documents import is_file, printable, replace_nonfinite
 from zerokit.errors import DataError, ZerokitError, visible_json
 from zerokit.files import check_writable, explain_file_errors, explain_write_errors, new_file
 from zerokit.generation.prompts import Prompt, Prompts
@@ -54,7 +54,7 @@ def partial_path(path: Path) -> Path | None:
 
 def is_finished(path: Path) -> bool:
     """Whether a run has written all its results to `path`."""
-    return path.is_file() and not os.path.lexists(partial_path(path) or "")
+    return is_file(path) and not os.path.lexists(partial_path(path) or "")
 
 
 def _check_results(path: Path) -> None:
