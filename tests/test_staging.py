@@ -18,7 +18,6 @@ from zerokit.staging import (
     make_folder,
     make_private_file,
     make_staging,
-    open_new,
     open_private_file,
     remove,
     remove_empty,
@@ -111,14 +110,6 @@ def test_what_is_not_zerokits_is_refused_with_a_line(refuse: Callable[[Path], ob
         refuse(planted)
     assert str(caught.value).startswith(f"{planted}: is ")
     assert str(caught.value).endswith(". Remove it")
-    assert_untouched(planted)
-
-
-def test_a_new_file_takes_the_place_of_what_has_its_name(planted: Path) -> None:
-    with open_new(planted) as file:
-        file.write(b"new")
-    assert planted.read_text() == "new"
-    assert not planted.is_symlink()
     assert_untouched(planted)
 
 

@@ -139,16 +139,6 @@ def open_private_file(file: Path, mode: str = "a+", **options: Any) -> IO[Any]:
     return os.fdopen(os.open(file, flags, 0o666), mode, encoding=encoding, **options)
 
 
-def open_new(file: Path) -> IO[bytes]:
-    """Open a new file for reading and writing, unbuffered; an existing file of this name is removed first.
-
-    Raises:
-        OSError: a folder has its name, or the file cannot be made.
-    """
-    file.unlink(missing_ok=True)
-    return file.open("x+b", buffering=0)
-
-
 def make_private_file(file: Path) -> None:
     """Make a name safe to append to: a link is removed, and a file with other hard links becomes a copy.
 

@@ -18,6 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from tests.examples import examples
 from tests.tiny import launch, tiny_tokenizer
 from zerokit.generation.decoding import Decoder, Decoding, pad
+from zerokit.generation.output import Completion, CompletionCutter
 from zerokit.generation.queues import SharedQueue
 from zerokit.generation.requests import Decoded, OwnRequests, Request
 from zerokit.generation.sampling import completion_key, draw_tokens
@@ -200,6 +201,27 @@ def test_stop_strings_end_their_row_only(tmp_path_factory: pytest.TempPathFactor
     decoder = Decoder(model, tokenizer, Decoding(config), device=torch.device("cpu"))
     decoder.run(queue, lambda decoded: found.update({decoded.index: decoded.completions[0]}))
     assert [found[index] for index in range(len(prompts))] == expected
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_stop_strings_that_begin_in_the_prompt_end_the_completion(
+    use_cache: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    tokenizer = tiny_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+    model, prompts = tiny("llama"), some_prompts()
+    free = one_by_one(model, prompts, options(eos_token_id=None, use_cache=use_cache))
+    stop = tokenizer.decode([prompts[0][-1], free[0][0]])
+    config = options(eos_token_id=None, stop_strings=[stop], use_cache=use_cache)
+    expected = one_by_one(model, prompts, config, tokenizer=tokenizer)
+    assert [len(tokens) for tokens in expected] == [1] + [20] * (len(prompts) - 1)
+    found: dict[int, Completion] = {}
+    cut = CompletionCutter(tokenizer, config)
+    queue = OwnRequests([Request(index, prompt) for index, prompt in enumerate(prompts)])
+    Decoder(model, tokenizer, Decoding(config), device=CPU).run(
+        queue, lambda decoded: found.update({decoded.index: cut(decoded.completions[0], decoded.prompt)})
+    )
+    assert found.pop(0) == Completion("", 1, "stop")
+    assert [found[index].num_tokens for index in sorted(found)] == [20] * (len(prompts) - 1)
 
 
 def test_an_adapter_decodes_like_its_merged_model() -> None:

@@ -75,16 +75,17 @@ def test_chats_lose_keys_that_only_others_have(tmp_path: Path, column: str) -> N
     ("row", "message"),
     [
         ({"promt": "a"}, "has no column 'prompt', 'messages' or 'text', only 'promt'. Rename 'promt'"),
-        ({"prompt": 3}, "prompt 0: expected text in 'prompt', found 3"),
-        ({"prompt": None}, "prompt 0: expected text in 'prompt', found nothing"),
-        ({"messages": "Hi"}, "prompt 0: expected a list of messages in 'messages', found 'Hi'"),
+        ({"prompt": 3}, "prompt 0: found 3 in 'prompt', expected text"),
+        ({"prompt": {"a": "b" * 100}}, f"found {{'a': '{'b' * 33}... in 'prompt', expected text. Correct that row"),
+        ({"prompt": None}, "prompt 0: found nothing in 'prompt', expected text"),
+        ({"messages": "Hi"}, "prompt 0: found 'Hi' in 'messages', expected a list of messages"),
         ({"messages": []}, "prompt 0: has no messages"),
         ({"messages": [{"content": "Hi"}]}, "prompt 0: a message is not a mapping with a role"),
         ({"messages": [*CHAT, {"role": "assistant", "content": "a"}]}, "nothing to answer"),
         ({"messages": [{"role": "user", "content": 5}]}, "prompt 0: 'content' of message 1 is a number"),
         ({"messages": [{"role": "user"}]}, "prompt 0: 'content' of message 1 is absent or null"),
         ({"prompt": [{"role": "user", "content": ["a"]}]}, "'content[0]' of message 1 is not a part"),
-        ({"text": True}, "prompt 0: expected text in 'text', found True"),
+        ({"text": True}, "prompt 0: found True in 'text', expected text"),
     ],
 )
 def test_rows_that_are_no_prompts(tmp_path: Path, row: dict[str, Any], message: str) -> None:
@@ -105,7 +106,7 @@ def test_a_row_that_is_no_prompt_stops_no_other(tmp_path: Path) -> None:
     assert failed_record(0, chats, chats.errors[0])["messages"] == "Hi"
     texts = load_prompts(Options(model="m", prompts=str(write(tmp_path / "t.jsonl", {"text": ["Hi"]}))))
     assert failed_record(0, texts, texts.errors[0])["prompt"] == ["Hi"]
-    with pytest.raises(DataError, match=r"q\.jsonl:1, prompt 0: expected .*, and no other of 2 prompts can be used"):
+    with pytest.raises(DataError, match=r"q\.jsonl:1, prompt 0: found .*, and no other of 2 prompts can be used"):
         load(write(tmp_path / "q.jsonl", {"prompt": 3}, {"prompt": None}))
 
 
@@ -127,11 +128,34 @@ def test_a_template_has_only_names_of_columns(template: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"), [('{ "prompt": "a\\nb"}\n{"prompt": "c"}', ["a\nb", "c"]), ("{a}\n\n[b]", ["{a}", "[b]"])]
+    ("text", "expected"),
+    [
+        ('{ "prompt": "a\\nb"}\n{"prompt": "c"}', ["a\nb", "c"]),
+        ('\ufeff{"prompt": "a"}', ["a"]),
+        ('\ufeff\n \n{"prompt": "a"}', ["a"]),
+        ("{a}\n\n[b]", ["{a}", "[b]"]),
+        ("\ufeff\n{a}", ["{a}"]),
+    ],
 )
 def test_stdin_has_json_lines_or_text(text: str, expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
     assert load("-") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"prompt": "a"}\n\n{"prompt', "--prompts -:3:2: a string that is not closed"),
+        ('{}\n{"prompt": 3}', "found nothing in 'prompt', expected text, and no other of 2 prompts can be used"),
+        ("", "--prompts -: the file is empty"),
+        ("\n", "--prompts: '-' has only blank lines"),
+    ],
+)
+def test_errors_in_stdin_name_it(text: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    with pytest.raises(DataError) as caught:
+        load("-")
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "csv", "tsv", "parquet", "txt"])

@@ -51,6 +51,8 @@ def test_names_and_values(words: str, values: dict[str, Any]) -> None:
         ("--top_k -1", "--top_k: expected a whole number from 0"),
         ("--top_p 1.5", "--top_p: expected a number from 0 to 1"),
         ("--temperature warm", "--temperature: expected a finite number, found 'warm'"),
+        ("--stop_strings=", "--stop_strings: a stop string is empty"),
+        ('--stop_strings ["a",""]', "--stop_strings: a stop string is empty"),
         ("--temperature .inf", "--temperature: expected a finite number"),
         ("--do_sample maybe", "--do_sample: expected true or false"),
         ("--eos_token_id [1", "--eos_token_id: the value '[1' is not YAML"),

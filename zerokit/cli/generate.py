@@ -78,9 +78,9 @@ def generate(options: GenerateOptions) -> None:
     if not is_rank():
         from zerokit.generation.main import check_options, note_if_finished
 
+        check_options(job)
         if note_if_finished(job):
             return
-        check_options(job)
     again = "Start it again" + (" with --resume" if job.output is not None and not job.resume else "")
     start_ranks(options.num_gpus, options.master_port, "generate", context.obj, again=again)
     from zerokit.distributed.group import leave

@@ -9,7 +9,7 @@ from os.path import exists as path_exists
 from os.path import isdir as is_folder
 from os.path import isfile as is_file
 
-from zerokit.documents.document import Departure, Document, Span, replace_nonfinite
+from zerokit.documents.document import Departure, Document, Span, replace_nonfinite, shortened
 from zerokit.documents.json_reader import parse_json
 from zerokit.documents.paths import (
     ABSENT,

@@ -97,5 +97,5 @@ def fits_float(number: int | float) -> bool:
 
 
 def shortened(text: str) -> str:
-    """The text of a number as an error shows it."""
+    """The text of a value as an error shows it."""
     return text if len(text) <= 40 else f"{text[:40]}..."

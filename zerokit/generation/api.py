@@ -175,7 +175,7 @@ def _decode(
         decoder.run(OwnRequests(requests), made.append)
     finally:
         base.generation_config = own
-    return {each.index: [*map(cut, each.completions)] for each in made}
+    return {each.index: [cut(tokens, each.prompt) for tokens in each.completions] for each in made}
 
 
 @functools.cache

@@ -375,7 +375,8 @@ class Decoder:
         made[row.number] = tokens
         if len(made) == row.request.num_completions:
             del self._made[row.request.index]
-            self._done(Decoded(row.request.index, [made[number] for number in range(len(made))]))
+            prompt = () if self.base.config.is_encoder_decoder else row.request.tokens
+            self._done(Decoded(row.request.index, [made[number] for number in range(len(made))], prompt))
 
     def _run_batches(self) -> None:
         """Decode with transformers' `generate`, batch by batch."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import io
-import os
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from zerokit import console
@@ -21,8 +21,8 @@ from zerokit.distributed.group import RankGroup, check_launch, run_on_all_ranks
 from zerokit.distributed.libraries import set_up_libraries
 from zerokit.distributed.run_policy import RunPolicy
 from zerokit.distributed.shared_memory import release_shared_memory
-from zerokit.documents import dotted, printable
-from zerokit.errors import ZerokitError, collect_errors, raise_together
+from zerokit.documents import dotted, path_exists, printable
+from zerokit.errors import ConfigError, ZerokitError, collect_errors, raise_together
 from zerokit.extras import require
 from zerokit.generation.model import check_quickly
 from zerokit.generation.options import Options
@@ -33,7 +33,7 @@ from zerokit.generation.output import (
     check_output,
     claim_stdout,
     failed_record,
-    partial_path,
+    is_finished,
     record,
 )
 from zerokit.generation.prompts import STDIN, Prompts, load_prompts, refuse_all, tokenize
@@ -70,9 +70,14 @@ def generate(group: RankGroup, options: Options, stream: IO[str]) -> int:
         share_threads(group.ranks)
     set_up_libraries(group.ranks)
     group.together(lambda: check_launch(group.ranks))
+    is_main, is_node_main = group.ranks.is_main, group.ranks.is_node_main
+    sampling = group.together(lambda: check_options(options, output=is_main, inputs=is_node_main))
     if options.resume and group.from_main(lambda: note_if_finished(options)):
         return 0
-    job = prepare(group, options, stream)
+    job = prepare(group, options, sampling, stream)
+    if not job.requests:  # an earlier run has decoded them
+        _run(group, job)
+        return job.num_failed
 
     from zerokit.distributed.extensions import compile_extensions
     from zerokit.distributed.nvme import clear_weights, locked_swap_folders, uses_nvme
@@ -110,10 +115,14 @@ def _run(group: RankGroup, job: Job) -> None:
         # A rehearsed rank has its own completions alone, and other ranks make as many.
         is_whole = group.policy.has_all_ranks or job.engine.mode == "tensor"
         num_tokens = writer.num_tokens * (1 if is_whole else group.ranks.world_size)
-        console.note(
-            f"zerokit: {writer.summary()}, {quantity(num_tokens, 'token')}, "
+        work = (
+            f", {quantity(num_tokens, 'token')}, "
             f"{num_tokens / seconds:.1f} tokens/s, mode {job.engine.mode}, {seconds:.1f} seconds "
             f"(after {loaded - started:.1f} to load the model)"
+        )
+        console.note(
+            f"zerokit: {writer.summary()}"
+            + (work if job.requests else "")
             + ("" if group.policy.has_values else ". Weights are made up: completions are not printed")
         )
 
@@ -134,16 +143,14 @@ class Job:
     """On rank 0; in a rehearsal on each rank."""
 
 
-def prepare(group: RankGroup, options: Options, stream: IO[str]) -> Job:
-    """Read and check all input, quick checks first. ZerokitError on every rank for bad input."""
+def prepare(group: RankGroup, options: Options, given: Sampling, stream: IO[str]) -> Job:
+    """Read and check all input. ZerokitError on every rank for bad input."""
     from zerokit.generation.ds_config import plan_engine
     from zerokit.generation.engine import find_device
     from zerokit.generation.mode import Work, choose_mode
     from zerokit.generation.model import find_model, read_model
     from zerokit.generation.sampling import settle_sampling, try_sampling
 
-    ranks = group.ranks
-    given = group.together(lambda: check_options(options, output=ranks.is_main, inputs=ranks.is_node_main))
     folder = group.node_main_first(lambda: find_model(options))
 
     def read() -> tuple[ModelFiles, Engine]:
@@ -190,7 +197,9 @@ def _read_input(
     for name, value in sampling.to_diff_dict().items():
         if name not in REFUSED and name[0] != "_":
             job[f"--{name}"] = value
-    results = Results(options.output, stream, job, resume=options.resume)
+    # Ranks of a rehearsal, each of which would write the file, would refuse each other.
+    output = options.output if RunPolicy.current().writes_files else None
+    results = Results(output, stream, job, num_prompts=len(tokens), resume=options.resume)
     requests = requests_of(tokens, sampling.num_return_sequences, done=results.places)
     return Writer(prompts, [*map(len, tokens)], results), requests, len(prompts.errors)
 
@@ -214,7 +223,7 @@ def decode(group: RankGroup, job: Job, generator: Generator, writer: Writer | No
         collector.start()
 
     def done(decoded: Decoded) -> None:
-        completions = [asdict(cut(tokens)) for tokens in decoded.completions]
+        completions = [asdict(cut(tokens, decoded.prompt)) for tokens in decoded.completions]
         if not is_divided or collector is not None:
             send(store, {"index": decoded.index, "completions": completions})
 
@@ -281,12 +290,19 @@ class Writer:
 def note_if_finished(options: Options) -> bool:
     """Whether the run to resume has written all its results; if so, print it."""
     output = options.output
-    if output is None or not options.resume or options.force or not output.is_file():
-        return False
-    if os.path.lexists(partial_path(output) or ""):
+    if output is None or not options.resume or options.force or not is_finished(output):
         return False
     console.note(f"zerokit: {printable(output)} is finished: nothing to resume. --force generates again")
     return True
+
+
+def _refuse_input(output: Path | None, inputs: Sequence[Path]) -> None:
+    """Raise ConfigError if results would replace a file of prompts."""
+    if output is None or not path_exists(output):
+        return
+    if any(path_exists(file) and output.samefile(file) for file in inputs):
+        problem = "has the prompts, which results would replace"
+        raise ConfigError(problem, where=printable(output), hint="Name another file")
 
 
 def check_options(options: Options, *, output: bool = True, inputs: bool = True) -> Sampling:
@@ -306,7 +322,8 @@ def check_options(options: Options, *, output: bool = True, inputs: bool = True)
         with collect_errors(errors):
             check_output(options.output, force=options.force, resume=options.resume)
         with collect_errors(errors):
-            find_files(options.prompts if options.prompts not in (None, STDIN) else (), "--prompts", options.split)
+            prompts = options.prompts if options.prompts not in (None, STDIN) else ()
+            _refuse_input(options.output, find_files(prompts, "--prompts", options.split))
     if inputs:
         with collect_errors(errors):
             check_quickly(options)

@@ -7,22 +7,24 @@ the job; an interrupted run leaves it, to be continued.
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 import sys
 import tempfile
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from zerokit.documents import printable, replace_nonfinite
+from zerokit.documents import is_file, printable, replace_nonfinite
 from zerokit.errors import DataError, ZerokitError, visible_json
-from zerokit.files import check_writable, explain_write_errors, new_file
+from zerokit.files import check_writable, explain_file_errors, explain_write_errors, new_file
 from zerokit.generation.prompts import Prompt, Prompts
 from zerokit.generation.sampling import end_tokens
-from zerokit.staging import check_own_name, open_new
+from zerokit.staging import check_own_name, make_private_file, open_private_file
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedTokenizerBase
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 def check_output(path: Path | None, *, force: bool, resume: bool = False) -> None:
     """Check, before computing, that results can be written (ZerokitError); over earlier ones only with `force`."""
     if path is None:
+        return
+    if resume and not force and is_finished(path):
+        _check_results(path)
         return
     check_writable(path, force=force, follow_links=True)
     partial = partial_path(path)
@@ -47,12 +52,57 @@ def partial_path(path: Path) -> Path | None:
     return None if is_special else path.with_name(f"{path.name}.partial")
 
 
-def claim_stdout() -> IO[str]:
-    """Reserve stdout for results: other output of this process goes to stderr from now on."""
-    sys.stdout.flush()
-    results = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    return results
+def is_finished(path: Path) -> bool:
+    """Whether a run has written all its results to `path`."""
+    return is_file(path) and not os.path.lexists(partial_path(path) or "")
+
+
+def _check_results(path: Path) -> None:
+    """Check that a file has results. DataError if it has something else, or nothing."""
+    with explain_file_errors(), path.open("rb") as lines:
+        others = (number for number, line in enumerate(lines, start=1) if not _is_record(_parsed(line)))
+        number = next(others, None) if path.stat().st_size else 1
+    if number is not None:
+        hint = "Name another file, or replace --resume by --force to overwrite it"
+        raise DataError("is no result of zerokit generate", where=f"{printable(path)}:{number}", hint=hint)
+
+
+@contextmanager
+def claim_stdout() -> Iterator[IO[str]]:
+    """Reserve stdout for results: other output of this process goes to stderr from now on.
+
+    Raises:
+        ZerokitError: the shell has closed it.
+        BrokenPipeError: its reader ended before :func:`write_results`; raised when the block ends.
+    """
+    try:
+        sys.stdout.flush()
+        results = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    except io.UnsupportedOperation:
+        raise ZerokitError("is closed", where="stdout", hint="Redirect it to a file or to /dev/null") from None
+    with results:
+        yield results
+        if results.closed:
+            raise BrokenPipeError
+
+
+def write_results(stream: IO[str], lines: Iterable[str]) -> None:
+    """Write lines to the stream of :func:`claim_stdout`, and close it if its reader has ended.
+
+    Raises:
+        ZerokitError: they cannot be written.
+    """
+    try:
+        stream.writelines(lines)
+        stream.flush()
+    except BrokenPipeError:  # the other ranks need not know
+        with suppress(BrokenPipeError):
+            stream.close()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # for what is left in its buffer
+        hint = "Make room on that disk, or name another file"
+        raise ZerokitError(f"cannot be written: {error.strerror}", where="stdout", hint=hint) from None
 
 
 def record(index: int, prompt: Prompt, num_prompt_tokens: int, completions: Sequence[Completion]) -> dict[str, Any]:
@@ -81,24 +131,32 @@ class Results:
 
     Args:
         job: what decides the results, by name: options with their values (``--seed``), and digests of the rest.
+        num_prompts: of the job; each gets a record.
         resume: keep the records of an earlier run of the same job.
 
     Raises:
         ZerokitError: the partial file is of another job, damaged, or in use.
     """
 
-    def __init__(self, path: Path | None, stream: IO[str], job: Mapping[str, Any], *, resume: bool = False) -> None:
+    def __init__(
+        self, path: Path | None, stream: IO[str], job: Mapping[str, Any], *, num_prompts: int, resume: bool = False
+    ) -> None:
         self.path = path
         self.stream = stream
         self.places: dict[int, tuple[int, int]] = {}
         """Index of each record -> its place in the file, and its bytes."""
         self._job = json.loads(json.dumps(job, default=vars))
+        self._num_prompts = num_prompts
         self._partial = None if path is None else partial_path(path)
         self._file: IO[bytes] | None = None
         self._end = 0
-        if resume and self._partial is not None and os.path.lexists(self._partial):
-            check_own_name(self._partial)
-            self._read(self._partial)
+        if self._partial is not None and os.path.lexists(self._partial):
+            if resume:
+                check_own_name(self._partial)
+            with explain_write_errors(self._partial):
+                self._file = _open_partial(self._partial)
+            if resume:
+                self._read(self._partial)
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Keep a record, whatever their order. ZerokitError if it cannot be written."""
@@ -107,20 +165,21 @@ class Results:
         with explain_write_errors(self._partial or Path(tempfile.gettempdir())):
             if self._file is None:
                 self._file = _open_partial(self._partial)
+            if not self._end:
+                self._file.truncate(0)
                 self._append({"job": self._job})
             self.places[record["index"]] = self._append(record)
 
     def finish(self) -> None:
         """Write all records, sorted by index."""
         if self.path is None:
-            self.stream.writelines(visible_json(line.decode()) for line in self._sorted())
-            self.stream.flush()
+            write_results(self.stream, (visible_json(line.decode()) for line in self._sorted()))
             return
         with new_file(self.path, follow_links=True) as file:
             file.writelines(self._sorted())
-        if self._partial is not None:
-            self._partial.unlink(missing_ok=True)
         if self._file is not None:
+            if self._partial is not None and _is_open_at(self._file, self._partial):
+                self._partial.unlink()
             self._file.close()
 
     def _sorted(self) -> Iterator[bytes]:
@@ -137,27 +196,25 @@ class Results:
         return start, self._end - start
 
     def _read(self, partial: Path) -> None:
-        with explain_write_errors(partial):
-            self._file = partial.open("r+b", buffering=0)
-        _lock(self._file, partial)
+        assert self._file is not None
         with partial.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
-                if not line.endswith(b"\n"):
+                is_whole = line.endswith(b"\n")
+                if not is_whole and (number > 1 or _line({"job": self._job}).startswith(line)):
                     break  # cut off when the run was killed
-                try:
-                    record = json.loads(line)
-                    if number == 1:
-                        self._refuse_other_job(dict(record["job"]))
-                    else:
-                        self.places.setdefault(int(record["index"]), (self._end, len(line)))
-                except (ValueError, KeyError, TypeError, RecursionError):
+                found = _parsed(line)
+                if is_whole and number == 1 and isinstance(found, dict) and isinstance(found.get("job"), dict):
+                    self._refuse_other_job(found["job"])
+                elif number > 1 and _is_record(found) and self._is_new(found["index"]):
+                    self.places[found["index"]] = (self._end, len(line))
+                else:
                     where = f"{printable(partial)}:{number}"
-                    raise DataError("is no record of zerokit generate", where=where, hint=_OTHER_JOB) from None
+                    raise DataError("is no record of zerokit generate", where=where, hint=_OTHER_JOB)
                 self._end += len(line)
         self._file.truncate(self._end)
-        self._file.seek(self._end)
-        if not self._end:
-            self._file = None
+
+    def _is_new(self, index: int) -> bool:
+        return 0 <= index < self._num_prompts and index not in self.places
 
     def _refuse_other_job(self, job: Mapping[str, Any]) -> None:
         for name in [*self._job, *job]:
@@ -172,21 +229,47 @@ _OTHER_JOB = "Repeat the options of that run, or add --force without --resume to
 
 
 def _open_partial(partial: Path | None) -> IO[bytes]:
+    """Open and lock a partial file; its content stays. ZerokitError if another run is writing it."""
     if partial is None:
         return tempfile.TemporaryFile(buffering=0)
-    file = open_new(partial)
-    _lock(file, partial)
-    return file
-
-
-def _lock(file: IO[bytes], partial: Path) -> None:
-    """Refuse a partial file that another run is writing."""
+    make_private_file(partial)
+    file: IO[bytes] = open_private_file(partial, "a+b", buffering=0)
+    is_locked = True
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise ZerokitError("another run is writing it", where=printable(partial), hint="Wait for its end") from None
+        is_locked = False
     except OSError:
         pass  # a file system without locks
+    if not is_locked or not _is_open_at(file, partial):  # which the other run has just finished
+        raise ZerokitError("another run is writing it", where=printable(partial), hint="Wait for its end")
+    return file
+
+
+def _is_open_at(file: IO[bytes], path: Path) -> bool:
+    """Whether a path still names an open file."""
+    return os.path.lexists(path) and os.path.samestat(os.fstat(file.fileno()), path.lstat())
+
+
+def _parsed(line: bytes) -> Any:
+    """The value of a line of JSON; None if it is none."""
+    with suppress(ValueError, RecursionError):
+        return json.loads(line)
+
+
+def _is_record(value: Any) -> bool:
+    """Whether :func:`record` or :func:`failed_record` may have made a value."""
+    if not isinstance(value, dict) or type(value.get("index")) is not int:
+        return False
+    return value.keys() - {"index", "prompt", "messages"} in _KEYS and ("prompt" in value) != ("messages" in value)
+
+
+_KEYS: Sequence[set[str]] = (
+    {"completion", "num_prompt_tokens", "num_completion_tokens", "finish_reason"},
+    {"completions", "num_prompt_tokens"},
+    {"error", "finish_reason"},
+)
+"""Keys of records, without those of the prompt."""
 
 
 def _line(record: Mapping[str, Any]) -> bytes:
@@ -221,11 +304,22 @@ class CompletionCutter:
         self.tokenizer = tokenizer
         self.end_tokens = end_tokens(config) | {special[stop] for stop in stop_strings if stop in special}
         self.stop_strings = [stop for stop in stop_strings if stop not in special]
+        self._criterion: Any = None
+        if stop_strings:
+            from transformers import StopStringCriteria
 
-    def __call__(self, tokens: Sequence[int]) -> Completion:
-        """The completion at the beginning of `tokens`; the rest is padding."""
+            self._criterion = StopStringCriteria(tokenizer, stop_strings)
+
+    def __call__(self, tokens: Sequence[int], prompt: Sequence[int] = ()) -> Completion:
+        """The completion at the beginning of `tokens`; the rest is padding.
+
+        Args:
+            prompt: tokens before it, in which a stop string may begin; its end ends the completion, too.
+        """
         end = next((at for at, token in enumerate(tokens) if token in self.end_tokens), None)
         body = tokens if end is None else tokens[:end]
+        if (count := self._tokens_until_stop_of_prompt(prompt, body)) is not None:
+            return Completion("", count, "stop")
         text = self._decode(body)
         cut = self._first_stop(text)
         if cut is not None:
@@ -246,3 +340,19 @@ class CompletionCutter:
         return bisect_left(
             range(len(tokens)), True, key=lambda count: self._first_stop(self._decode(tokens[:count])) is not None
         )
+
+    def _tokens_until_stop_of_prompt(self, prompt: Sequence[int], tokens: Sequence[int]) -> int | None:
+        """Number of tokens that complete a stop string which begins in the prompt, as transformers sees it."""
+        # Tokens that the criterion looks at before the last one.
+        before = 0 if self._criterion is None else self._criterion.maximum_token_len - 1
+        if not (before and prompt and tokens):
+            return None
+        import torch
+
+        blanks = [len(self._criterion.embedding_vec) - 1] * before  # without text
+        first, alone = (
+            self._criterion(torch.tensor([*start[-before:], *tokens[:before]]).unfold(0, before + 1, 1), None)
+            for start in ([*blanks, *prompt], blanks)
+        )
+        at = int(first.int().argmax())
+        return at + 1 if first[at] and not alone[at] else None

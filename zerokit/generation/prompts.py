@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 from array import array
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from zerokit.data.encoding import check_chat, encode, render_chat, value_kind
 from zerokit.data.files import common_format, find_files
 from zerokit.data.sources import load_examples, place_of
+from zerokit.documents import shortened
 from zerokit.errors import ConfigError, DataError, did_you_mean
 from zerokit.files import new_file
 
@@ -58,7 +60,12 @@ def load_prompts(options: Options) -> Prompts:
     """
     if options.prompts == STDIN:
         with tempfile.TemporaryDirectory() as folder:
-            return _load_source(options, str(_keep_stdin(Path(folder))))
+            file = str(_keep_stdin(Path(folder)))
+            try:
+                return _load_source(options, file)
+            except DataError as error:
+                where = (error.where or "").replace(file, f"--prompts {STDIN}")
+                raise DataError(error.message.replace(file, STDIN), where=where, hint=error.hint) from None
     if options.prompts is not None:
         return _load_source(options, options.prompts)
     return _read_rows(options, ["prompt"], lambda _: iter(options.texts))
@@ -70,10 +77,13 @@ def _keep_stdin(folder: Path) -> Path:
         raise DataError(
             "stdin is closed or a terminal", where="--prompts", hint="Pipe the prompts into zerokit, or name a file"
         )
-    first = sys.stdin.buffer.readline()
-    path = folder / ("stdin.jsonl" if re.match(rb'\s*\{\s*"', first) else "stdin.txt")
+    start, line = b"", sys.stdin.buffer.readline()
+    while line and not line.removeprefix(BOM_UTF8).strip():
+        start, line = start + line, sys.stdin.buffer.readline()
+    is_object = re.match(rb'\s*\{\s*["}]', line.removeprefix(BOM_UTF8))
+    path = folder / ("stdin.jsonl" if is_object else "stdin.txt")
     with new_file(path) as file:
-        file.write(first)
+        file.write(start + line)
         shutil.copyfileobj(sys.stdin.buffer, file)
     return path
 
@@ -197,8 +207,8 @@ def _from_row(value: Any, column: str) -> Prompt:
         return value
     if not isinstance(value, list) or column == "text":
         expected = "a list of messages" if column == "messages" else "text"
-        found = "nothing" if value is None else f"{value!r}"
-        raise DataError(f"expected {expected} in '{column}', found {found}", hint="Correct that row")
+        found = "nothing" if value is None else shortened(repr(value))
+        raise DataError(f"found {found} in '{column}', expected {expected}", hint="Correct that row")
     return _messages(value)
 
 

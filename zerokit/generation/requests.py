@@ -27,6 +27,8 @@ class Decoded:
     """Place of the prompt in the input."""
     completions: list[list[int]]
     """New tokens of each completion; what follows an end token is padding."""
+    prompt: Sequence[int] = ()
+    """Tokens before those of the completions; none for an encoder-decoder model."""
 
 
 def requests_of(

@@ -101,6 +101,8 @@ def _value(name: str, given: PassthroughOption) -> Any:
         return given.text  # "###" would be a comment in YAML
     expected = _TYPES.get(name)
     value = True if given.text is None and expected == _SWITCH else given.value()
+    if name == "stop_strings" and (not given.text or "" in (value if isinstance(value, list) else [value])):
+        raise ConfigError("a stop string is empty", where=given.option, hint="Write the text that ends a completion")
     if value is None:
         return None
     if expected is not None and not _is_of_type(value, expected):

@@ -17,7 +17,7 @@ from zerokit.distributed.group import RankGroup, count_gpus, run_on_all_ranks
 from zerokit.distributed.libraries import set_up_libraries
 from zerokit.documents import Document, KeyPath, read_document, replace_nonfinite
 from zerokit.errors import ModelError, RecipeError
-from zerokit.generation.output import claim_stdout
+from zerokit.generation.output import claim_stdout, write_results
 from zerokit.recipe.load import LoadedRecipe, load_recipe
 from zerokit.training.main import check_recipe_quickly, read_recipe
 from zerokit.training.report import REPORT_FILE
@@ -100,6 +100,7 @@ def evaluate(
     )
     if task.section.type in _TOKEN_TASKS:
         metrics["perplexity"] = math.exp(metrics["loss"]) if metrics["loss"] < 700 else math.inf
+    text = ""
     if group.ranks.is_main:
         found = {"num_examples": len(context.examples.loaded), **metrics}
         if as_json:
@@ -107,8 +108,7 @@ def evaluate(
             text = json.dumps(replace_nonfinite({**head, **found}), indent=2, allow_nan=False)
         else:
             text = "\n".join(f"{name}: {value:,.6g}" for name, value in found.items())
-        results.write(f"{text}\n")
-        results.flush()
+    group.together(lambda: write_results(results, [f"{text}\n"] if text else []))
 
 
 def recipe_for(model: str, data: str, recipe: Path | None, overrides: Sequence[str]) -> LoadedRecipe:
