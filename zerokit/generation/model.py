@@ -65,9 +65,21 @@ class ModelFiles:
 
     @property
     def max_positions(self) -> int | None:
-        """Tokens that prompt and completion may have together; None if the model sets no limit."""
-        positions = getattr(self.config.get_text_config(decoder=True), "max_position_embeddings", None)
-        return int(positions) if positions else None
+        """Tokens that prompt and completion may have together; of an encoder-decoder, those that are generated.
+
+        None if the model sets no limit.
+        """
+        return self._positions("decoder")
+
+    @property
+    def max_encoder_positions(self) -> int | None:
+        """Tokens that the prompt of an encoder-decoder may have; None if the model sets no limit."""
+        return self._positions("encoder")
+
+    def _positions(self, half: str) -> int | None:
+        config = getattr(self.config, half, self.config).get_text_config(decoder=True)
+        names = ("max_position_embeddings", f"max_{half}_position_embeddings")
+        return next((int(found) for name in names if (found := getattr(config, name, None))), None)
 
 
 def check_quickly(options: Options) -> None:
