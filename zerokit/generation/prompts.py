@@ -220,23 +220,25 @@ def _messages(value: list[Any]) -> list[Message]:
 
 
 def _tokens_of(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, most: int | None) -> list[int]:
-    if isinstance(prompt, str):
-        try:
-            prompt.encode("utf-8")
-        except UnicodeEncodeError:  # from the command line
-            raise DataError("is not UTF-8", hint="Set the terminal to UTF-8") from None
-        return encode(tokenizer, prompt, most=most)
+    text = prompt if isinstance(prompt, str) else _render(tokenizer, prompt)
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:  # from the command line, or from Python
+        raise DataError("is not UTF-8", hint="Set the terminal to UTF-8, or correct the text") from None
+    return encode(tokenizer, text, most=most, special_tokens=isinstance(prompt, str))
+
+
+def _render(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> str:
     if tokenizer.chat_template is None:
         raise DataError(
             "is a chat, but the tokenizer has no chat template",
             hint="Use a chat model, or a column 'prompt' with text",
         )
     try:
-        text = render_chat(tokenizer, prompt, add_generation_prompt=True)
+        return render_chat(tokenizer, messages, add_generation_prompt=True)
     except DataError as error:
         message = f"the chat template refuses it: {error.message}"
         raise DataError(message, hint="Correct the messages") from error
-    return encode(tokenizer, text, most=most, special_tokens=False)
 
 
 def _check_tokens(tokens: Sequence[int], model: ModelFiles, max_new_tokens: int) -> None:
