@@ -521,6 +521,19 @@ def test_the_help_names_every_optimizer(zerokit: Run) -> None:
     assert named == ", ".join(get_args(OptimizerKind))
 
 
+def test_an_encoder_and_its_decoder_have_their_own_positions(zerokit: Run, tmp_path: Path) -> None:
+    sizes = {"max_position_embeddings": 40, "d_model": 32, "encoder_layers": 1, "decoder_layers": 1}
+    config = {"model_type": "bart", "architectures": ["BartForConditionalGeneration"], **sizes}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    words = ["estimate", tmp_path, "--generate", "--num-gpus", 1, "--gpu-memory", "8GB"]
+    assert zerokit(*words, "--prompt-tokens", 27, "--new-tokens", 40)[0] == 0
+    for lengths in ((41, 1), (1, 41)):
+        code, _, err = zerokit(*words, "--prompt-tokens", lengths[0], "--new-tokens", lengths[1])
+        assert code == 2
+        assert "41 tokens do not fit" in err
+        assert "has 40 positions for prompt or new tokens" in err
+
+
 GENERATE = ["estimate", "llama-3.1-8b", "--generate", "--prompt-tokens", 512, "--new-tokens", 512, "--num-gpus", 2]
 
 

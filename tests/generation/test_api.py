@@ -6,10 +6,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import zerokit
+from zerokit.checkpoint.pretrained import read_tokenizer
 from zerokit.errors import ZerokitError
 from zerokit.generation.decoding import Decoder
 
@@ -56,6 +58,10 @@ def test_an_error_of_the_loop_leaves_no_thread(model_folder: Path, monkeypatch: 
         ({"stop_strings": {"x"}}, "options", "not JSON serializable"),
         ({"batch_size": 0}, "batch_size", "smaller than 1"),
         ({"max_new_tokens": 0}, "--max_new_tokens", "from 1"),
+        ({"batch_size": 10**20}, "--batch-size", f"is {10**20}"),
+        ({"batch_size": "8"}, "batch_size", "expected a whole number, found '8'"),
+        ({"seed": 1.5}, "seed", "expected a whole number, found 1.5"),
+        ({"tokenizer": "m"}, "tokenizer", "a str is no tokenizer"),
     ],
 )
 def test_options_that_cannot_be_used_are_refused(
@@ -69,3 +75,23 @@ def test_options_that_cannot_be_used_are_refused(
     assert caught.value.where == where
     with pytest.raises(ZerokitError, match="prompts: is one text"):
         zerokit.generate(model, "a")
+    with pytest.raises(ZerokitError, match="prompts: is of type int"):
+        zerokit.generate(model, 1)  # type: ignore[arg-type]
+    with pytest.raises(ZerokitError, match="tokenizer: is for a model that is loaded"):
+        zerokit.generate(model_folder, ["a"], tokenizer=read_tokenizer(model_folder, where="tokenizer"))
+
+
+def test_prompts_and_options_of_all_characters(model_folder: Path) -> None:
+    from transformers import AutoModelForCausalLM, GenerationConfig
+
+    given: list[GenerationConfig] = []
+    model = AutoModelForCausalLM.from_pretrained(model_folder)
+    prepare = model._prepare_generation_config
+    model._prepare_generation_config = lambda config: given.append(config) or prepare(config)
+    odd: list[Any] = ["a", "\ud800", [{"role": "user", "content": "\ud800"}]]
+    stops = ["\U0001f600", "\U000e0041", "\x7f\u2028", "\\ud83d", '"']
+    for prompts in (odd, np.array([*odd, None], dtype=object)[:3]):
+        records = zerokit.generate(model, prompts, stop_strings=stops, max_new_tokens=2)
+        assert [record.prompt for record in records] == odd
+        assert [record.error and record.error.partition(".")[0] for record in records] == [None, *["is not UTF-8"] * 2]
+        assert given.pop().stop_strings == stops

@@ -95,8 +95,11 @@ def some_prompts(count: int = 12) -> list[list[int]]:
 def one_by_one(model: Any, prompts: list[list[int]], config: GenerationConfig, **more: Any) -> list[list[int]]:
     """What transformers generates for each prompt alone."""
     begin = [1 if model.config.is_encoder_decoder else len(prompt) for prompt in prompts]
+    inputs = [torch.tensor([prompt]) for prompt in prompts]
+    masks = [torch.ones_like(ids) for ids in inputs]  # a prompt may have the token that pads
     made = [
-        model.generate(input_ids=torch.tensor([prompt]), generation_config=config, **more)[0] for prompt in prompts
+        model.generate(input_ids=ids, attention_mask=mask, generation_config=config, **more)[0]
+        for ids, mask in zip(inputs, masks, strict=True)
     ]
     return [tokens[start:].tolist() for tokens, start in zip(made, begin, strict=True)]
 
@@ -163,6 +166,7 @@ def test_a_row_ends_with_the_positions_of_the_model() -> None:
         {"min_new_tokens": 7, "begin_suppress_tokens": [30, 40], "exponential_decay_length_penalty": (9, 1.5)},
         {"forced_eos_token_id": 5, "suppress_tokens": [60, 61], "eos_token_id": 3},
         {"num_beams": 2},
+        {"num_beams": 2, "no_repeat_ngram_size": 1, "pad_token_id": 60},
         {"use_cache": False},
     ],
     ids=lambda values: next(iter(values)),

@@ -2,6 +2,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -106,3 +107,75 @@ def test_an_adapter_that_cannot_be_merged(model_folder: Path, tmp_path: Path) ->
     load_model(files, torch.float32, trust_remote_code=False)
     with pytest.raises(ModelError, match="peft cannot merge it into the weights, as --mode tensor"):
         load_model(files, torch.float32, trust_remote_code=False, merges=True)
+
+
+def save_adapter(base: Path, folder: Path, config: Any, rename: Callable[[str], str] | None = None) -> None:
+    """An adapter of a model, perhaps with other names for its weights."""
+    from peft import get_peft_model
+    from safetensors.torch import load_file, save_file
+    from transformers import AutoModelForCausalLM
+
+    get_peft_model(AutoModelForCausalLM.from_pretrained(base), config).save_pretrained(folder)
+    if rename is not None:
+        file = folder / "adapter_model.safetensors"
+        save_file({rename(name): tensor for name, tensor in load_file(file).items()}, file)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("layers", "rename", "message"),
+    [
+        (
+            2,
+            lambda name: name.replace("base_model.model.model.", "model."),
+            "has 'model.layers.0.self_attn.q_proj.lora_A.weight'",
+        ),
+        (2, lambda name: name.replace("layers.1.", "blocks.1."), "has 'base_model.model.model.blocks.1.self_attn."),
+        (4, None, "has 'base_model.model.model.layers.2.self_attn.q_proj.lora_A.weight', which '{base}' lacks"),
+        (1, None, "lacks 'base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight', which '{base}' needs"),
+        (2, lambda name: name.replace("lm_head", "head"), "cannot load it on '{base}': 'base_model.model.lm_head"),
+    ],
+)
+def test_an_adapter_of_another_model(
+    layers: int, rename: Callable[[str], str] | None, message: str, model_folder: Path, tmp_path: Path
+) -> None:
+    import torch
+    from peft import LoraConfig
+
+    shutil.copytree(model_folder, other := tmp_path / "other")
+    tiny_llama(other, num_hidden_layers=layers)
+    config = LoraConfig(r=4, target_modules=["q_proj"], modules_to_save=["lm_head"], task_type="CAUSAL_LM")
+    save_adapter(other, tmp_path / "adapter", config, rename)
+    files = read_model(model_folder, options(tmp_path / "adapter"))
+    for merges in (False, True):
+        with pytest.raises(ModelError) as caught:
+            load_model(files, torch.float32, trust_remote_code=False, merges=merges)
+        assert message.format(base=model_folder) in str(caught.value)
+        assert caught.value.hint == "Check that it belongs to this model"
+
+
+ADAPTERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "dora": ("Lora", {"target_modules": ["q_proj", "embed_tokens"], "use_dora": True, "bias": "all"}),
+    "embeddings": ("Lora", {"target_modules": ["q_proj", "lm_head"]}),
+    "tokens": ("Lora", {"target_modules": ["q_proj"], "trainable_token_indices": [3, 4]}),
+    "head": ("Lora", {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens", "norm"]}),
+    "ia3": ("IA3", {"target_modules": ["k_proj", "down_proj"], "feedforward_modules": ["down_proj"]}),
+    "adalora": ("AdaLora", {"target_modules": ["q_proj"], "total_step": 9, "tinit": 1, "tfinal": 1}),
+    "vera": ("Vera", {"target_modules": ["q_proj"], "save_projection": False}),
+    "vblora": ("VBLoRA", {"target_modules": ["q_proj"], "vector_length": 8, "num_vectors": 4, "r": 2}),
+    "prompts": ("PromptTuning", {"num_virtual_tokens": 3, "task_type": "CAUSAL_LM"}),
+}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", ADAPTERS)
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_adapters_of_all_kinds_are_complete(name: str, is_tied: bool, model_folder: Path, tmp_path: Path) -> None:
+    import peft
+    import torch
+
+    kind, keys = ADAPTERS[name]
+    shutil.copytree(model_folder, base := tmp_path / "base")
+    tiny_llama(base, tie_word_embeddings=is_tied)
+    save_adapter(base, tmp_path / "adapter", getattr(peft, f"{kind}Config")(**keys))
+    load_model(read_model(base, options(tmp_path / "adapter")), torch.float32, trust_remote_code=False)

@@ -1,6 +1,7 @@
 import gzip
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +196,24 @@ def test_prompt_and_completion_fit_the_model(model: ModelFiles) -> None:
         tokens(model, "Hi " * 200, room=200)
     with pytest.raises(DataError, match=f"Lower --max_new_tokens to {256 - len(whole)}$"):
         tokens(model, "The import statement", room=300)
+
+
+def test_an_encoder_and_its_decoder_have_their_own_positions(model: ModelFiles) -> None:
+    from transformers import BartConfig, LEDConfig
+
+    bart = replace(model, config=BartConfig(vocab_size=320, max_position_embeddings=40))
+    (whole,) = tokens(bart, "The import statement " * 4, room=38)
+    assert len(whole) > 20
+    with pytest.raises(
+        DataError, match=r"41 new tokens do not fit the decoder's 40 positions.* --max_new_tokens to 40"
+    ):
+        tokens(bart, "a", room=41)
+    with pytest.raises(DataError, match=r"more than 40 tokens do not fit the encoder's .* --max-prompt-tokens 40"):
+        tokens(bart, "The import statement " * 9)
+    assert tokens(bart, "The import statement " * 9, cut=40)
+    led = LEDConfig(vocab_size=320, max_encoder_position_embeddings=64, max_decoder_position_embeddings=32)
+    files = replace(model, config=led)
+    assert (files.max_encoder_positions, files.max_positions) == (64, 32)
 
 
 def test_empty_prompts(model: ModelFiles) -> None:

@@ -54,6 +54,7 @@ def test_names_and_values(words: str, values: dict[str, Any]) -> None:
         ("--stop_strings=", "--stop_strings: a stop string is empty"),
         ('--stop_strings ["a",""]', "--stop_strings: a stop string is empty"),
         ("--temperature .inf", "--temperature: expected a finite number"),
+        ("--max_time 0", "--max_time: expected a number above 0, found '0'"),
         ("--do_sample maybe", "--do_sample: expected true or false"),
         ("--eos_token_id [1", "--eos_token_id: the value '[1' is not YAML"),
         ("--max_length 20", "--max_length: is not available here. It counts the prompt"),
@@ -120,7 +121,10 @@ def test_a_padding_token_that_the_model_lacks(model: ModelFiles) -> None:
         ("--eos_token_id 320", "--eos_token_id: the model has no token 320. Its tokens are 0 to 319"),
         ("--num_return_sequences 2", "--num_return_sequences: transformers refuses it"),
         ("--do_sample true --temperature 0", "--temperature: transformers refuses it"),
-        ("--eos_token_id end", "--eos_token_id: transformers refuses it"),
+        ("--eos_token_id end", "--eos_token_id: expected a token or a list of tokens, found"),
+        ("--eos_token_id [0,null]", "--eos_token_id: expected a token or a list of tokens, found [0, null]"),
+        ("--min_new_tokens 65", "--min_new_tokens: is 65, and max_new_tokens is 64. Lower it"),
+        ("--num_beams 2 --num_return_sequences 3", "--num_return_sequences: transformers refuses it"),
         ("--bad_words_ids [1]", "--bad_words_ids: transformers refuses it"),
         ("--cache_implementation fast", "--cache_implementation: transformers refuses it"),
     ],
@@ -160,8 +164,47 @@ def test_a_trial_counts_for_its_tokenizer_alone(model: ModelFiles, monkeypatch: 
         "--do_sample true --top_k 0 --min_p 0.1 --num_return_sequences 2",
         "--stop_strings ### --no_repeat_ngram_size 2 --repetition_penalty 1.2 --min_new_tokens 3",
         "--use_cache false --suppress_tokens [3,4]",
+        "--do_sample true --num_return_sequences 2000000000",
+        "--num_beams 2000000000 --num_return_sequences 1000000000",
     ],
 )
 def test_good_options_pass_the_trial(words: str, model: ModelFiles) -> None:
     sampling = parse_sampling(words.split())
     try_sampling(sampling, settle_sampling(sampling, model), model)
+
+
+@pytest.mark.parametrize(
+    ("own", "words", "message"),
+    [
+        ({"eos_token_id": [0, None]}, "", "eos_token_id is [0, null], not a token or a list of tokens"),
+        ({"num_beams": "2"}, "", 'num_beams is "2", not a whole number from 1'),
+        ({"do_sample": 1}, "--max_new_tokens 3", "do_sample is 1, not true or false"),
+        ({"repetition_penalty": -1.0}, "--max_new_tokens 3", "transformers refuses it: `penalty` has to be"),
+        ({"num_return_sequences": 2}, "--max_new_tokens 3", "transformers refuses it: Greedy methods"),
+        ({"cache_implementation": "fast"}, "--temperature 2 --do_sample true", "transformers refuses it: "),
+    ],
+)
+def test_mistakes_of_the_model_name_its_file(own: dict[str, Any], words: str, message: str, model: ModelFiles) -> None:
+    defaults = type(model.defaults)()
+    vars(defaults).update(own)
+    files, sampling = replace(model, defaults=defaults), parse_sampling(words.split())
+    with pytest.raises(ConfigError) as caught:
+        try_sampling(sampling, settle_sampling(sampling, files), files)
+    assert str(caught.value).startswith(f"generation_config.json: {message}")
+
+
+def test_a_mistake_of_an_option_is_not_the_model_s(model: ModelFiles) -> None:
+    own = replace(model, defaults=type(model.defaults)(do_sample=True, temperature=0.6))
+    sampling = parse_sampling(["--max_new_tokens", "3", "--repetition_penalty", "-1"])
+    with pytest.raises(ConfigError, match=r"^--max_new_tokens --repetition_penalty: transformers refuses it"):
+        try_sampling(sampling, settle_sampling(sampling, own), own)
+
+
+def test_an_encoder_decoder_has_a_first_token(model: ModelFiles) -> None:
+    config = copy.deepcopy(model.config)
+    config.is_encoder_decoder = True
+    for start in ({"bos_token_id": 3}, {"decoder_start_token_id": 3}):
+        files = replace(model, config=config, defaults=type(model.defaults)(**start))
+        settle_sampling(parse_sampling([]), files)
+    with pytest.raises(ConfigError, match=r"^generation_config\.json: decoder_start_token_id, .*, is null"):
+        settle_sampling(parse_sampling([]), replace(model, config=config, defaults=type(model.defaults)()))

@@ -246,6 +246,8 @@ def test_all_ranks_raise_the_same(model: Path, tmp_path: Path) -> None:
     (tmp_path / "column.jsonl").write_text('{"promt": "a"}\n', encoding="utf-8")
     (tmp_path / "stage2.json").write_text('{"zero_optimization": {"stage": 2}}', encoding="utf-8")
     remove_weight(model, tmp_path / "torn", "model.norm.weight")
+    weight = "base_model.model.model.layers.1.self_attn.q_proj.lora_B.weight"
+    remove_weight(make_adapter(model, tmp_path / "whole"), tmp_path / "adapter", weight)
     good = ["--model", str(model), "--prompt", "a"]
     mistakes = {
         "old.jsonl: the file exists. Add --force to overwrite it": [*good, "-o", "old.jsonl"],
@@ -258,6 +260,9 @@ def test_all_ranks_raise_the_same(model: Path, tmp_path: Path) -> None:
         "prompt 0: more than 256 tokens and 64 new ones": ["--model", str(model), "--prompt", "xy" * 300],
         # Found after loading, which every rank has then been through.
         "--model: 'torn' lacks 1 of the model's weights": ["--model", "torn", "--prompt", "a"],
+        f"adapter: lacks '{weight}', which '{model}' needs": [
+            *("--model", "adapter", "--prompt", "a", "--mode", "sharded")
+        ],
     }
     both_ranks_say(mistakes, GENERATE, tmp_path)
 
@@ -347,9 +352,10 @@ def remove_weight(model: Path, copy: Path, name: str) -> None:
     from safetensors.torch import load_file, save_file
 
     shutil.copytree(model, copy)
-    weights = load_file(copy / "model.safetensors")
+    (file,) = copy.glob("*.safetensors")
+    weights = load_file(file)
     del weights[name]
-    save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
+    save_file(weights, file, metadata={"format": "pt"})
 
 
 def errors(stderr: str) -> list[str]:

@@ -4,12 +4,14 @@ them."""
 from __future__ import annotations
 
 import functools
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerokit.checkpoint.source import check_files, weight_files
 from zerokit.distributed.run_policy import RunPolicy
+from zerokit.documents import printable
 from zerokit.errors import ModelError
 from zerokit.patches import Patch, wrap
 
@@ -199,6 +201,49 @@ def load_weights(
             hint="Copy the whole checkpoint; merge an adapter into its model first",
         )
     return model
+
+
+def load_adapter(model: Any, adapter: Path) -> Any:
+    """The model with an adapter of peft in its layers.
+
+    Raises:
+        ModelError: the adapter does not fit the model; the same on every rank.
+    """
+    from peft import PeftModel
+    from peft.mapping import PEFT_TYPE_TO_PREFIX_MAPPING
+
+    base = model.config.name_or_path
+    hint = "Check that it belongs to this model"
+    missing: set[str] = set()
+    unexpected: list[str] = []
+
+    def keep(_: Any, keys: Any) -> None:
+        missing.update(keys.missing_keys)
+        unexpected.extend(keys.unexpected_keys)
+
+    hook = model.register_load_state_dict_post_hook(keep)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Found missing adapter keys")  # an error below
+            adapted = PeftModel.from_pretrained(model, str(adapter), autocast_adapter_dtype=False)
+    except (RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:  # each kind has its own
+        problem = f"peft cannot load it on '{base}': {reason(error)}"
+        raise ModelError(problem, where=printable(adapter), hint=hint) from error
+    finally:
+        hook.remove()
+    config = adapted.peft_config["default"]
+    if config.is_prompt_learning:  # learned tokens are no part of the model, and peft checks them
+        return adapted
+    if unexpected:
+        raise ModelError(f"has '{unexpected[0]}', which '{base}' lacks", where=printable(adapter), hint=hint)
+    tensors = adapted.state_dict(keep_vars=True)
+    loaded = {id(tensor) for name, tensor in tensors.items() if name not in missing}  # some have several names
+    prefix = PEFT_TYPE_TO_PREFIX_MAPPING[config.peft_type]
+    for name, tensor in tensors.items():
+        if name in missing and prefix in name and "default" in name.split(".") and id(tensor) not in loaded:
+            saved = name.replace(".default", "")
+            raise ModelError(f"lacks '{saved}', which '{base}' needs", where=printable(adapter), hint=hint)
+    return adapted
 
 
 def _is_of_head(name: str, body: str) -> bool:

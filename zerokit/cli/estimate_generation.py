@@ -60,9 +60,12 @@ def estimate_generation(options: EstimateOptions, *, as_json: bool) -> NoReturn:
     if bare_count(options.model) is not None:
         raise ConfigError("is a number", where="MODEL", hint="Name a model: the KV cache depends on its layers")
     shape = load_model_shape(options.model)
-    length, most = (options.prompt_tokens or 1) + (options.new_tokens or 1), shape.max_position_embeddings
+    lengths, most = (options.prompt_tokens or 1, options.new_tokens or 1), shape.max_position_embeddings
+    length = max(lengths) if shape.is_encoder_decoder else sum(lengths)
     if most and length > most:
-        hint = f"{shape.name} has {most:,} positions for prompt and new tokens"
+        hint = (
+            f"{shape.name} has {most:,} positions for prompt {'or' if shape.is_encoder_decoder else 'and'} new tokens"
+        )
         raise ConfigError(f"{length:,} tokens do not fit", where="--prompt-tokens and --new-tokens", hint=hint)
     given = None
     if options.ds_config is not None:

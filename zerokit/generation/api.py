@@ -6,8 +6,10 @@ import functools
 import io
 import json
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -93,22 +95,30 @@ def generate(
         RankError: another rank has failed.
     """
     require("train", where="zerokit.generate")
-    if isinstance(prompts, str):
-        raise ConfigError("is one text, not a list of prompts", where="prompts", hint="Write it in brackets")
-    if not prompts:
+    found: Any = prompts.tolist() if hasattr(prompts, "tolist") else prompts  # of NumPy, say
+    if isinstance(found, str) or not isinstance(found, Iterable):
+        what = "one text" if isinstance(found, str) else f"of type {type(found).__name__}"
+        raise ConfigError(f"is {what}, not a list of prompts", where="prompts", hint="Write it in brackets")
+    if not (texts := tuple(found)):
         return []
     options |= {"max_new_tokens": max_new_tokens, "num_return_sequences": num_return_sequences}
+    numbers: dict[str, Any] = {"batch_size": batch_size, "seed": seed}
+    for where, number in numbers.items():
+        if not isinstance(number, Integral):
+            raise ConfigError(f"expected a whole number, found {number!r}", where=where, hint="Change the value")
     if batch_size < 1:
         raise ConfigError("is smaller than 1", where="batch_size", hint="Raise it")
     try:
-        words = tuple(f"--{name}={json.dumps(value)}" for name, value in options.items())
-    except TypeError as error:
+        words = tuple(f"--{name}={_yaml(value)}" for name, value in options.items())
+    except (TypeError, ValueError) as error:
         hint = "Use numbers, texts, lists and mappings of names"
         raise ConfigError(f"an option cannot be used: {error}", where="options", hint=hint) from error
-    given: dict[str, Any] = {"texts": tuple(prompts), "seed": seed, "batch_size": batch_size, "mode": mode}
+    given: dict[str, Any] = {"texts": texts, "seed": seed, "batch_size": batch_size, "mode": mode}
     group, is_loaded = _open_group(), not isinstance(model, str | Path)
     if mode not in (modes := LIVE_MODES if is_loaded else get_args(Mode)):
         raise ConfigError(f"not possible here: '{mode}'", where="mode", hint=did_you_mean(mode, modes))
+    if not is_loaded and tokenizer is not None:
+        raise ConfigError("is for a model that is loaded", where="tokenizer", hint="Save it in the model's folder")
     if is_loaded:
         found = complete(group, model, Options(model="", sampling_words=words, **given), tokenizer)
     else:
@@ -116,6 +126,12 @@ def generate(
             run(group, Options(model=str(model), sampling_words=words, **given), lines)
             found = [json.loads(line) for line in group.broadcast_object(lines.getvalue()).splitlines()]
     return [Record.of(line) for line in found]
+
+
+def _yaml(value: Any) -> str:
+    """The value as YAML. JSON's escapes beyond 16 bits are two, which YAML reads as two characters."""
+    text = json.dumps(value, ensure_ascii=False)
+    return re.sub(r"[^ -~]", lambda match: f"\\U{ord(match[0]):08x}", text)
 
 
 def complete(group: RankGroup, engine: Any, options: Options, tokenizer: Any) -> list[dict[str, Any]]:
@@ -199,5 +215,8 @@ def _files_of(model: Any, tokenizer: Any) -> ModelFiles:
         if not folder.is_dir() or folder == Path():
             raise ConfigError("none is known for this model", where="tokenizer", hint="Pass tokenizer=...")
         tokenizer = read_tokenizer(folder, where="tokenizer", trust_remote_code=False)
+    elif not hasattr(tokenizer, "apply_chat_template"):
+        hint = "Load it: AutoTokenizer.from_pretrained(...)"
+        raise ConfigError(f"a {type(tokenizer).__name__} is no tokenizer", where="tokenizer", hint=hint)
     defaults = getattr(model, "generation_config", None) or GenerationConfig.from_model_config(model.config)
     return ModelFiles(folder, model.config, defaults, tokenizer, None)

@@ -197,6 +197,8 @@ class Decoder:
         self._criteria = self.base._get_stopping_criteria(self.config, StoppingCriteriaList(), tokenizer)
         # Those of one batch and of the next: some have a value for each token of the vocabulary.
         self._processors = lru_cache(maxsize=2 * self._room(1))(self._make_processors)
+        if not (self.is_continuous or self.base.config.is_encoder_decoder):  # `generate` shows padding to processors
+            self._has_equal_lengths |= any(map(looks_at_tokens, self._processors(1)))
 
     @torch.no_grad()
     def run(self, queue: Queue, done: Callable[[Decoded], None]) -> None:

@@ -17,6 +17,7 @@ from zerokit.checkpoint.pretrained import (
     SEQ2SEQ,
     ModelKind,
     check_shapes,
+    load_adapter,
     load_weights,
     read_config,
     read_tokenizer,
@@ -64,9 +65,21 @@ class ModelFiles:
 
     @property
     def max_positions(self) -> int | None:
-        """Tokens that prompt and completion may have together; None if the model sets no limit."""
-        positions = getattr(self.config.get_text_config(decoder=True), "max_position_embeddings", None)
-        return int(positions) if positions else None
+        """Tokens that prompt and completion may have together; of an encoder-decoder, those that are generated.
+
+        None if the model sets no limit.
+        """
+        return self._positions("decoder")
+
+    @property
+    def max_encoder_positions(self) -> int | None:
+        """Tokens that the prompt of an encoder-decoder may have; None if the model sets no limit."""
+        return self._positions("encoder")
+
+    def _positions(self, half: str) -> int | None:
+        config = getattr(self.config, half, self.config).get_text_config(decoder=True)
+        names = ("max_position_embeddings", f"max_{half}_position_embeddings")
+        return next((int(found) for name in names if (found := getattr(config, name, None))), None)
 
 
 def check_quickly(options: Options) -> None:
@@ -118,18 +131,15 @@ def load_model(files: ModelFiles, dtype: torch.dtype, *, trust_remote_code: bool
     )
     if files.adapter is None:
         return model
-    from peft import PeftModel
-
-    problem, hint = f"peft cannot load it on '{files.folder}'", "Check that it belongs to this model"
+    adapted = load_adapter(model, files.adapter)
+    if not merges:
+        return adapted.to(dtype).get_base_model()
     try:
-        adapted = PeftModel.from_pretrained(model, str(files.adapter), autocast_adapter_dtype=False)
-        if merges:
-            problem, hint = "peft cannot merge it into the weights, as --mode tensor needs", "Use another mode"
-            _untie_adapted(adapted.get_base_model())
-            return adapted.merge_and_unload()
+        _untie_adapted(adapted.get_base_model())
+        return adapted.merge_and_unload()
     except (RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:  # each kind has its own
-        raise ModelError(f"{problem}: {reason(error)}", where=printable(files.adapter), hint=hint) from error
-    return adapted.to(dtype).get_base_model()
+        problem = f"peft cannot merge it into the weights, as --mode tensor needs: {reason(error)}"
+        raise ModelError(problem, where=printable(files.adapter), hint="Use another mode") from error
 
 
 def _untie_adapted(model: Any) -> None:

@@ -9,6 +9,8 @@ from typing import Literal
 from zerokit.errors import ConfigError
 
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
+_LARGEST = 2**31 - 1
+"""The largest size of a batch: ranks count in 64 bits how many prompts they have taken."""
 Mode = Literal["auto", "replicated", "gathered", "sharded", "tensor", "offloaded"]
 
 
@@ -54,6 +56,10 @@ class Options:
             raise ConfigError("no prompts are given", where="--prompts", hint="Add --prompts FILE or --prompt TEXT")
         if self.prompts is not None and self.texts:
             raise ConfigError("--prompt is given too", where="--prompts", hint="Give one of the two")
+        for name in ("batch_size", "max_batch_tokens"):
+            if (getattr(self, name) or 0) > _LARGEST:
+                where = f"--{name.replace('_', '-')}"
+                raise ConfigError(f"is {getattr(self, name)}", where=where, hint=f"Give {_LARGEST} or less")
         if self.ds_config is not None and self.mode != "auto":
             raise ConfigError(
                 "--ds-config is given too, whose stage is the mode", where="--mode", hint="Give one of the two"

@@ -172,8 +172,9 @@ def tokenize(
         max_prompt_tokens: keep the last tokens only; None keeps all.
     """
     result: list[Sequence[int]] = []
+    positions = model.max_encoder_positions if model.config.is_encoder_decoder else model.max_positions
     # Of one that is too long, no more than shows it; but the last ones are known only with all others.
-    most = model.max_positions + 1 if max_prompt_tokens is None and model.max_positions is not None else None
+    most = positions + 1 if max_prompt_tokens is None and positions is not None else None
     for number, prompt in enumerate(prompts.values):
         tokens: list[int] = []
         if number not in prompts.errors:
@@ -229,23 +230,25 @@ def _messages(value: list[Any]) -> list[Message]:
 
 
 def _tokens_of(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, most: int | None) -> list[int]:
-    if isinstance(prompt, str):
-        try:
-            prompt.encode("utf-8")
-        except UnicodeEncodeError:  # from the command line
-            raise DataError("is not UTF-8", hint="Set the terminal to UTF-8") from None
-        return encode(tokenizer, prompt, most=most)
+    text = prompt if isinstance(prompt, str) else _render(tokenizer, prompt)
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:  # from the command line, or from Python
+        raise DataError("is not UTF-8", hint="Set the terminal to UTF-8, or correct the text") from None
+    return encode(tokenizer, text, most=most, special_tokens=isinstance(prompt, str))
+
+
+def _render(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> str:
     if tokenizer.chat_template is None:
         raise DataError(
             "is a chat, but the tokenizer has no chat template",
             hint="Use a chat model, or a column 'prompt' with text",
         )
     try:
-        text = render_chat(tokenizer, prompt, add_generation_prompt=True)
+        return render_chat(tokenizer, messages, add_generation_prompt=True)
     except DataError as error:
         message = f"the chat template refuses it: {error.message}"
         raise DataError(message, hint="Correct the messages") from error
-    return encode(tokenizer, text, most=most, special_tokens=False)
 
 
 def _check_tokens(tokens: Sequence[int], model: ModelFiles, max_new_tokens: int) -> None:
@@ -256,6 +259,9 @@ def _check_tokens(tokens: Sequence[int], model: ModelFiles, max_new_tokens: int)
             f"has token {max(tokens)}, but the model has only {model.vocab_size} embeddings",
             hint="Use the tokenizer that belongs to the model",
         )
+    if model.config.is_encoder_decoder:
+        _check_halves(tokens, model, max_new_tokens)
+        return
     positions = model.max_positions
     if positions is None or len(tokens) + max_new_tokens <= positions:
         return
@@ -270,3 +276,14 @@ def _check_tokens(tokens: Sequence[int], model: ModelFiles, max_new_tokens: int)
     raise DataError(
         f"{found} tokens and {max_new_tokens} new ones do not fit the model's {positions} positions", hint=hint
     )
+
+
+def _check_halves(tokens: Sequence[int], model: ModelFiles, max_new_tokens: int) -> None:
+    """Compare the prompt with the encoder's positions, and the completion with the decoder's."""
+    most, most_new = model.max_encoder_positions, model.max_positions
+    if most is not None and len(tokens) > most:
+        hint = f"Shorten it, or pass --max-prompt-tokens {most}"
+        raise DataError(f"more than {most} tokens do not fit the encoder's positions", hint=hint)
+    if most_new is not None and max_new_tokens > most_new:
+        hint = f"Lower --max_new_tokens to {most_new}"
+        raise DataError(f"{max_new_tokens} new tokens do not fit the decoder's {most_new} positions", hint=hint)

@@ -7,6 +7,7 @@ rest. Here types are checked by the tables below, the rest by running the option
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import struct
 from collections.abc import Mapping, Sequence
@@ -29,8 +30,11 @@ DEFAULT_MAX_NEW_TOKENS = 64
 _TABLE = table_of(__file__)
 _TYPES = {name: words for words, names in _TABLE["types"].items() for name in names}
 """GenerationConfig name -> the type of its value, in words."""
-_FLOATS = ("a number from 0 to 1", "a finite number")
+_FLOATS = ("a number from 0 to 1", "a number above 0", "a finite number")
 _SWITCH = "true or false"
+_TOKENS = "a token or a list of tokens"
+_FILE = "generation_config.json"
+"""Where the model's own values are, for errors."""
 _SAMPLING_ONLY = ("temperature", "top_k", *_TABLE["types"]["a number from 0 to 1"])
 _BEAMS_ONLY = ("length_penalty", "early_stopping")
 
@@ -53,6 +57,9 @@ class Sampling:
     def where(self, name: str) -> str:
         """The option that set `name`, or its usual spelling."""
         return self.written.get(name, f"--{name}")
+
+
+_NOTHING = Sampling({}, {})
 
 
 def known_names() -> list[str]:
@@ -120,6 +127,8 @@ def _is_of_type(value: Any, expected: str) -> bool:
             return isinstance(value, int) and value >= 0
         case "a number from 0 to 1":
             return isinstance(value, int | float) and 0 <= value <= 1
+        case "a number above 0":
+            return isinstance(value, int | float) and 0 < value < float("inf")
     return isinstance(value, int | float) and abs(value) < float("inf")
 
 
@@ -133,9 +142,22 @@ def settle_sampling(sampling: Sampling, model: ModelFiles) -> GenerationConfig:
         ConfigError: values that transformers refuses, tokens that the model lacks, or options without effect.
     """
     _check_tokens(sampling, model.vocab_size)
-    config = _merge(sampling, model.defaults)
+    config = _merge(sampling, model)
     if config.max_new_tokens is None:
         config.max_new_tokens = DEFAULT_MAX_NEW_TOKENS
+    if (least := sampling.values.get("min_new_tokens", 0)) > config.max_new_tokens:
+        raise ConfigError(
+            f"is {least}, and max_new_tokens is {config.max_new_tokens}",
+            where=sampling.where("min_new_tokens"),
+            hint="Lower it, or raise max_new_tokens",
+        )
+    start = config.bos_token_id if config.decoder_start_token_id is None else config.decoder_start_token_id
+    if model.config.is_encoder_decoder and not isinstance(start, int):
+        raise ConfigError(
+            f"decoder_start_token_id, with which completions begin, is {json.dumps(start, default=repr)}",
+            where=_FILE,
+            hint="Write the decoder's first token there",
+        )
     if config.eos_token_id is None:
         config.eos_token_id = model.tokenizer.eos_token_id
     pads = (config.pad_token_id, model.tokenizer.pad_token_id, min(end_tokens(config), default=0))
@@ -160,6 +182,7 @@ def try_sampling(sampling: Sampling, config: GenerationConfig, model: ModelFiles
     from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
     values = {**config.to_dict(), "max_new_tokens": 2, "min_new_tokens": None}
+    values |= {name: min(values.get(name) or 1, 2) for name in ("num_beams", "num_return_sequences")}  # few rows
     options, tried = (repr(values), model.vocab_size), _TRIED.setdefault(model.tokenizer, set())
     if options in tried:
         return
@@ -186,15 +209,18 @@ def try_sampling(sampling: Sampling, config: GenerationConfig, model: ModelFiles
             )
     except Exception as error:
         # ValueError, TypeError, IndexError, ImportError: each option has its own way to refuse.
-        raise _refused(sampling, error) from error
+        raise _refused(sampling, error, model) from error
     tried.add(options)
 
 
 def _check_tokens(sampling: Sampling, vocab_size: int) -> None:
     for name in _TABLE["tokens"]:
         value = sampling.values.get(name)
+        if value is not None and not _are_tokens(value):
+            found = f"expected {_TOKENS}, found {json.dumps(value)}"
+            raise ConfigError(found, where=sampling.where(name), hint="Change the value")
         for token in value if isinstance(value, list) else [value]:
-            if isinstance(token, int) and not 0 <= token < vocab_size:
+            if token is not None and not 0 <= token < vocab_size:
                 raise ConfigError(
                     f"the model has no token {token}",
                     where=sampling.where(name),
@@ -202,29 +228,54 @@ def _check_tokens(sampling: Sampling, vocab_size: int) -> None:
                 )
 
 
-def _merge(sampling: Sampling, defaults: GenerationConfig) -> GenerationConfig:
+def _merge(sampling: Sampling, model: ModelFiles) -> GenerationConfig:
     from transformers import GenerationConfig
 
     # A model may come with guidance, say, which would make a rank run the model while others do not.
     kept = "decoder_start_token_id"
-    own = {name: value for name, value in defaults.to_dict().items() if name not in REFUSED or name == kept}
+    own = {name: value for name, value in model.defaults.to_dict().items() if name not in REFUSED or name == kept}
+    _check_types(own)
     values = {**own, **sampling.values}
     _check_effect(sampling, values)  # before transformers, which prints a warning
     try:
         return GenerationConfig.from_dict(values)
     except Exception as error:
         # The config's own checks raise ValueError, and TypeError on values they did not expect.
-        raise _refused(sampling, error) from error
+        raise _refused(sampling, error, model) from error
 
 
-def _refused(sampling: Sampling, error: Exception) -> ConfigError:
+def _check_types(own: Mapping[str, Any]) -> None:
+    """Refuse values of the model that have another type than the code here expects."""
+    for name, value in own.items():
+        expected = _TYPES.get(name, _TOKENS if name in _TABLE["tokens"] else None)
+        if value is None or expected is None:
+            continue
+        kinds = int if expected.startswith("a whole") else int | float
+        is_right = isinstance(value, kinds) and isinstance(value, bool) == (expected == _SWITCH)
+        if not (_are_tokens(value) if expected == _TOKENS else is_right):
+            found = f"{name} is {json.dumps(value, default=repr)}, not {expected}"
+            raise ConfigError(found, where=_FILE, hint="Correct or remove it")
+
+
+def _are_tokens(value: Any) -> bool:
+    return all(isinstance(token, int) for token in (value if isinstance(value, list) else [value]))
+
+
+def _refused(sampling: Sampling, error: Exception, model: ModelFiles) -> ConfigError:
     text = " ".join(str(error).split()) or type(error).__name__
     found = {name: re.search(rf"\b{name}\b", text) for name in sampling.values}
     named = sorted((match.start(), name) for name, match in found.items() if match)
     options = [sampling.where(named[0][1])] if named else list(sampling.written.values())
-    where = " ".join(options) or "generation_config.json"
     reason = re.split(r"(?<=[.!])\s", text, maxsplit=1)[0]
-    return ConfigError(f"transformers refuses it: {reason}", where=where, hint="Change the value")
+    refused = ConfigError(
+        f"transformers refuses it: {reason}", where=" ".join(options) or _FILE, hint="Change the value"
+    )
+    if sampling.values:
+        try:
+            try_sampling(_NOTHING, settle_sampling(_NOTHING, model), model)
+        except ConfigError as own:  # the model's values alone
+            return own if own.message == refused.message else refused
+    return refused
 
 
 def _check_effect(sampling: Sampling, values: Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from zerokit.checkpoint.adapter_names import find_adapter, read_adapter
+from zerokit.checkpoint.pretrained import load_adapter
 from zerokit.checkpoint.source import check_files, check_weights
 from zerokit.distributed.cores import share_threads
 from zerokit.distributed.group import RankGroup, count_gpus, run_on_all_ranks
@@ -162,11 +163,9 @@ def _load(context: RunContext, adapter: Path | None) -> Any:
             hint="Train it first, or name its task with --task.type",
         )
     if adapter is not None:
-        from peft import PeftModel
-
         check_files(adapter, where=str(adapter))
         check_weights(adapter, where=str(adapter))
-        model = PeftModel.from_pretrained(model, str(adapter), autocast_adapter_dtype=False).to(dtype)
+        model = load_adapter(model, adapter).to(dtype)
     if recipe.matmul_precision is not None:
         torch.set_float32_matmul_precision(recipe.matmul_precision)
     device = torch.device("cuda", context.group.ranks.local_rank) if count_gpus() else torch.device("cpu")
