@@ -325,7 +325,11 @@ CONFIG = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "
         ("config.json", ["--zero-stage", 2], "config.json"),
         ("7B", ["--recipe", "mine.yaml"], "zerokit rehearse -m zerokit.train --recipe FILE"),
         ("7B", ["--zero-stage", 2, "--lora-rank", 8], "adapters and frozen modules need a model"),
-        ("7B", ["--zero-stage", 2, "--trainable-parameters", "8B"], "num_trainable_parameters is 8000000000"),
+        (
+            "7B",
+            ["--zero-stage", 2, "--trainable-parameters", "8B"],
+            "--trainable-parameters: 8,000,000,000 is more than the model's 7,000,000,000 parameters",
+        ),
     ],
 )
 def test_bad_input_is_one_line_and_2(

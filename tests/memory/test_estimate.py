@@ -225,7 +225,7 @@ def test_leaf_modules_are_those_that_deepspeed_matches(
         ({"rank": 4}, "there is no rank 4 among 4"),
         ({"lora": Lora(8, ("nothing",))}, "no module 'nothing'"),
         ({"model": 10, "lora": Lora(8)}, "adapters and frozen modules need a model"),
-        ({"model": 10, "num_trainable_parameters": 11}, "num_trainable_parameters is 11"),
+        ({"model": 10, "num_trainable_parameters": 11}, "11 is more than the model's 10 parameters"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(changes: dict[str, Any], message: str) -> None:
