@@ -269,7 +269,6 @@ ALLOWED = {
     "checkpoint/torch_file_writer.py": "a member of an archive",
     "data/table_cache.py": "a table in a hidden folder that gets its name when it is complete",
     "rehearsal/parent/processes.py": "the log of a process",
-    "staging.py": "locks, and lines added as they come, at names that zerokit chooses",
     "training/progress.py": "a switch of the kernel's",
 }
 

@@ -525,6 +525,7 @@ def test_the_help_names_every_optimizer(zerokit: Run) -> None:
     assert named == ", ".join(get_args(OptimizerKind))
 
 
+@pytest.mark.torch
 def test_an_encoder_and_its_decoder_have_their_own_positions(zerokit: Run, tmp_path: Path) -> None:
     sizes = {"max_position_embeddings": 40, "d_model": 32, "encoder_layers": 1, "decoder_layers": 1}
     config = {"model_type": "bart", "architectures": ["BartForConditionalGeneration"], **sizes}
