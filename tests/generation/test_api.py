@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 
@@ -55,7 +56,7 @@ def test_an_error_of_the_loop_leaves_no_thread(model_folder: Path, monkeypatch: 
         ({"temprature": 1.0}, "--temprature", "unknown option"),
         ({"mode": "tensor"}, "mode", "not possible here"),
         ({"do_sample": True, "temperature": -1.0}, "--temperature", "strictly positive"),
-        ({"stop_strings": {"x"}}, "options", "not JSON serializable"),
+        ({"stop_strings": {"x"}}, "options", "a value of type set"),
         ({"batch_size": 0}, "batch_size", "smaller than 1"),
         ({"max_new_tokens": 0}, "--max_new_tokens", "from 1"),
         ({"batch_size": 10**20}, "--batch-size", f"is {10**20}"),
@@ -75,8 +76,9 @@ def test_options_that_cannot_be_used_are_refused(
     assert caught.value.where == where
     with pytest.raises(ZerokitError, match="prompts: is one text"):
         zerokit.generate(model, "a")
-    with pytest.raises(ZerokitError, match="prompts: is of type int"):
-        zerokit.generate(model, 1)  # type: ignore[arg-type]
+    for prompts, kind in ((1, "int"), ({"prompt": ["a"]}, "dict"), (pandas.DataFrame({"prompt": ["a"]}), "DataFrame")):
+        with pytest.raises(ZerokitError, match=f"prompts: is of type {kind}"):
+            zerokit.generate(model, prompts)  # type: ignore[arg-type]
     with pytest.raises(ZerokitError, match="tokenizer: is for a model that is loaded"):
         zerokit.generate(model_folder, ["a"], tokenizer=read_tokenizer(model_folder, where="tokenizer"))
 
@@ -90,8 +92,15 @@ def test_prompts_and_options_of_all_characters(model_folder: Path) -> None:
     model._prepare_generation_config = lambda config: given.append(config) or prepare(config)
     odd: list[Any] = ["a", "\ud800", [{"role": "user", "content": "\ud800"}]]
     stops = ["\U0001f600", "\U000e0041", "\x7f\u2028", "\\ud83d", '"']
-    for prompts in (odd, np.array([*odd, None], dtype=object)[:3]):
+    for prompts in (odd, np.array([*odd, None], dtype=object)[:3], pandas.Series(odd)):
         records = zerokit.generate(model, prompts, stop_strings=stops, max_new_tokens=2)
         assert [record.prompt for record in records] == odd
         assert [record.error and record.error.partition(".")[0] for record in records] == [None, *["is not UTF-8"] * 2]
         assert given.pop().stop_strings == stops
+
+
+def test_numbers_of_numpy_are_those_of_python(model_folder: Path) -> None:
+    five = np.int64(5)
+    expected = zerokit.generate(model_folder, ["a"], seed=5, max_new_tokens=5, do_sample=True)
+    options: dict[str, Any] = {"seed": five, "batch_size": five, "max_new_tokens": five, "do_sample": np.True_}
+    assert zerokit.generate(model_folder, ["a"], **options, stop_strings=None) == expected

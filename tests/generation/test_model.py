@@ -162,6 +162,11 @@ ADAPTERS: dict[str, tuple[str, dict[str, Any]]] = {
     "ia3": ("IA3", {"target_modules": ["k_proj", "down_proj"], "feedforward_modules": ["down_proj"]}),
     "adalora": ("AdaLora", {"target_modules": ["q_proj"], "total_step": 9, "tinit": 1, "tfinal": 1}),
     "vera": ("Vera", {"target_modules": ["q_proj"], "save_projection": False}),
+    "vera with projections": ("Vera", {"target_modules": ["q_proj"]}),
+    "randlora": ("RandLora", {"target_modules": ["q_proj"]}),
+    "loha": ("LoHa", {"target_modules": ["q_proj"]}),
+    "lokr": ("LoKr", {"target_modules": ["q_proj"]}),
+    "oft": ("OFT", {"target_modules": ["q_proj"], "oft_block_size": 4}),
     "vblora": ("VBLoRA", {"target_modules": ["q_proj"], "vector_length": 8, "num_vectors": 4, "r": 2}),
     "prompts": ("PromptTuning", {"num_virtual_tokens": 3, "task_type": "CAUSAL_LM"}),
 }

@@ -135,6 +135,7 @@ def test_a_template_has_only_names_of_columns(template: str) -> None:
         ('\ufeff{"prompt": "a"}', ["a"]),
         ('\ufeff\n \n{"prompt": "a"}', ["a"]),
         ("{a}\n\n[b]", ["{a}", "[b]"]),
+        ("{} in Python: what is it?\n", ["{} in Python: what is it?"]),
         ("\ufeff\n{a}", ["{a}"]),
     ],
 )

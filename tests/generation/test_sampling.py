@@ -193,6 +193,22 @@ def test_mistakes_of_the_model_name_its_file(own: dict[str, Any], words: str, me
     assert str(caught.value).startswith(f"generation_config.json: {message}")
 
 
+@pytest.mark.parametrize(
+    ("own", "words"),
+    [
+        ({"top_k": 50.0, "num_beams": 1.0, "early_stopping": "never", "pad_token_id": -1}, ""),
+        ({"top_k": "50", "pad_token_id": [1]}, "--do_sample true --top_k 3 --pad_token_id 0"),
+    ],
+)
+def test_what_the_run_does_not_use_of_the_model_may_be_odd(own: dict[str, Any], words: str, model: ModelFiles) -> None:
+    defaults = type(model.defaults)()
+    vars(defaults).update(own)
+    files, sampling = replace(model, defaults=defaults), parse_sampling(words.split())
+    config = settle_sampling(sampling, files)
+    try_sampling(sampling, config, files)
+    assert config.num_beams in (None, 1)
+
+
 def test_a_mistake_of_an_option_is_not_the_model_s(model: ModelFiles) -> None:
     own = replace(model, defaults=type(model.defaults)(do_sample=True, temperature=0.6))
     sampling = parse_sampling(["--max_new_tokens", "3", "--repetition_penalty", "-1"])

@@ -234,9 +234,11 @@ def load_adapter(model: Any, adapter: Path) -> Any:
     config = adapted.peft_config["default"]
     if config.is_prompt_learning:  # learned tokens are no part of the model, and peft checks them
         return adapted
-    if unexpected:
-        raise ModelError(f"has '{unexpected[0]}', which '{base}' lacks", where=printable(adapter), hint=hint)
-    tensors = adapted.state_dict(keep_vars=True)
+    tensors = dict(adapted.named_parameters(remove_duplicate=False))
+    # Some kinds save buffers that peft makes again, under names that it does not load in each version.
+    buffers = {name.replace(".default", "") for name, _ in adapted.named_buffers(remove_duplicate=False)}
+    if others := [name for name in unexpected if name.replace(".default", "") not in buffers]:
+        raise ModelError(f"has '{others[0]}', which '{base}' lacks", where=printable(adapter), hint=hint)
     loaded = {id(tensor) for name, tensor in tensors.items() if name not in missing}  # some have several names
     prefix = PEFT_TYPE_TO_PREFIX_MAPPING[config.peft_type]
     for name, tensor in tensors.items():

@@ -76,10 +76,11 @@ def generate(options: GenerateOptions) -> None:
     )
     # Before torch is imported, and the launcher prints much of its own. The ranks check together, in `main`.
     if not is_rank():
-        from zerokit.generation.main import check_options, note_if_finished
+        from zerokit.generation.main import check_options, has_finished, note_finished
 
-        check_options(job)
-        if note_if_finished(job):
+        check_options(job, inputs=not has_finished(job))
+        if has_finished(job):
+            note_finished(job)
             return
     again = "Start it again" + (" with --resume" if job.output is not None and not job.resume else "")
     start_ranks(options.num_gpus, options.master_port, "generate", context.obj, again=again)

@@ -3,6 +3,7 @@
 import json
 import re
 import types
+import warnings
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -51,8 +52,9 @@ def _class_name(text: str) -> str:
 
 def _regular_expression(text: str) -> str:
     try:
-        re.compile(text)
-    except re.error as error:
+        with warnings.catch_warnings(action="ignore"):
+            re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
         given = {"text": repr(text), "why": str(error), "hint": "Correct the pattern"}
         raise PydanticCustomError("regular_expression", "{text} is no regular expression: {why}", given) from None
     return text

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import io
 import json
+import operator
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -95,21 +95,14 @@ def generate(
         RankError: another rank has failed.
     """
     require("train", where="zerokit.generate")
-    found: Any = prompts.tolist() if hasattr(prompts, "tolist") else prompts  # of NumPy, say
-    if isinstance(found, str) or not isinstance(found, Iterable):
-        what = "one text" if isinstance(found, str) else f"of type {type(found).__name__}"
-        raise ConfigError(f"is {what}, not a list of prompts", where="prompts", hint="Write it in brackets")
-    if not (texts := tuple(found)):
+    if not (texts := _texts(prompts)):
         return []
     options |= {"max_new_tokens": max_new_tokens, "num_return_sequences": num_return_sequences}
-    numbers: dict[str, Any] = {"batch_size": batch_size, "seed": seed}
-    for where, number in numbers.items():
-        if not isinstance(number, Integral):
-            raise ConfigError(f"expected a whole number, found {number!r}", where=where, hint="Change the value")
+    batch_size, seed = _whole("batch_size", batch_size), _whole("seed", seed)
     if batch_size < 1:
         raise ConfigError("is smaller than 1", where="batch_size", hint="Raise it")
     try:
-        words = tuple(f"--{name}={_yaml(value)}" for name, value in options.items())
+        words = tuple(f"--{name}={_yaml(value)}" for name, value in options.items() if value is not None)
     except (TypeError, ValueError) as error:
         hint = "Use numbers, texts, lists and mappings of names"
         raise ConfigError(f"an option cannot be used: {error}", where="options", hint=hint) from error
@@ -128,9 +121,35 @@ def generate(
     return [Record.of(line) for line in found]
 
 
+def _texts(prompts: Any) -> tuple[Any, ...]:
+    """A list of prompts, or a column of them by NumPy or pandas. ConfigError if it is something else."""
+    is_one = isinstance(prompts, str | bytes)
+    if is_one or isinstance(prompts, Mapping) or hasattr(prompts, "columns") or not isinstance(prompts, Iterable):
+        what = "one text" if is_one else f"of type {type(prompts).__name__}"
+        hint = "Write it in brackets" if is_one else "Pass a list of texts or chats"
+        raise ConfigError(f"is {what}, not a list of prompts", where="prompts", hint=hint)
+    return tuple(prompt.tolist() if hasattr(prompt, "tolist") else prompt for prompt in prompts)
+
+
+def _whole(where: str, number: Any) -> int:
+    """A whole number, as Python has it."""
+    try:
+        return operator.index(number)
+    except TypeError:
+        problem = f"expected a whole number, found {number!r}"
+        raise ConfigError(problem, where=where, hint="Change the value") from None
+
+
+def _number(value: Any) -> Any:
+    """A number of NumPy as Python has it. TypeError if it is something else."""
+    if not hasattr(value, "tolist"):
+        raise TypeError(f"a value of type {type(value).__name__}")
+    return value.tolist()
+
+
 def _yaml(value: Any) -> str:
     """The value as YAML. JSON's escapes beyond 16 bits are two, which YAML reads as two characters."""
-    text = json.dumps(value, ensure_ascii=False)
+    text = json.dumps(value, ensure_ascii=False, default=_number)
     return re.sub(r"[^ -~]", lambda match: f"\\U{ord(match[0]):08x}", text)
 
 

@@ -71,8 +71,11 @@ def generate(group: RankGroup, options: Options, stream: IO[str]) -> int:
     set_up_libraries(group.ranks)
     group.together(lambda: check_launch(group.ranks))
     is_main, is_node_main = group.ranks.is_main, group.ranks.is_node_main
-    sampling = group.together(lambda: check_options(options, output=is_main, inputs=is_node_main))
-    if options.resume and group.from_main(lambda: note_if_finished(options)):
+    finished = group.from_main(lambda: has_finished(options))
+    sampling = group.together(lambda: check_options(options, output=is_main, inputs=is_node_main and not finished))
+    if finished:
+        if is_main:
+            note_finished(options)
         return 0
     job = prepare(group, options, sampling, stream)
     if not job.requests:  # an earlier run has decoded them
@@ -287,13 +290,15 @@ class Writer:
         return quantity(len(self._prompts.values), "prompt") + (f" ({notes})" if notes else "")
 
 
-def note_if_finished(options: Options) -> bool:
-    """Whether the run to resume has written all its results; if so, print it."""
-    output = options.output
-    if output is None or not options.resume or options.force or not is_finished(output):
-        return False
-    console.note(f"zerokit: {printable(output)} is finished: nothing to resume. --force generates again")
-    return True
+def has_finished(options: Options) -> bool:
+    """Whether the run to resume has written all its results."""
+    return options.output is not None and options.resume and not options.force and is_finished(options.output)
+
+
+def note_finished(options: Options) -> None:
+    """Print that nothing is left to do."""
+    output = printable(options.output or "")
+    console.note(f"zerokit: {output} is finished: nothing to resume. --force generates again")
 
 
 def _refuse_input(output: Path | None, inputs: Sequence[Path]) -> None:
@@ -321,6 +326,7 @@ def check_options(options: Options, *, output: bool = True, inputs: bool = True)
     if output:
         with collect_errors(errors):
             check_output(options.output, force=options.force, resume=options.resume)
+    if output and not has_finished(options):
         with collect_errors(errors):
             prompts = options.prompts if options.prompts not in (None, STDIN) else ()
             _refuse_input(options.output, find_files(prompts, "--prompts", options.split))

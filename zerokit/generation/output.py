@@ -77,10 +77,14 @@ def claim_stdout() -> Iterator[IO[str]]:
     """
     try:
         sys.stdout.flush()
-        results = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        stdout = sys.stdout.fileno()
     except io.UnsupportedOperation:
         raise ZerokitError("is closed", where="stdout", hint="Redirect it to a file or to /dev/null") from None
+    results = os.fdopen(os.dup(stdout), "w", encoding="utf-8")
+    try:
+        os.dup2(sys.stderr.fileno(), stdout)
+    except io.UnsupportedOperation:  # closed
+        _discard(stdout)
     with results:
         yield results
         if results.closed:
@@ -100,9 +104,15 @@ def write_results(stream: IO[str], lines: Iterable[str]) -> None:
         with suppress(BrokenPipeError):
             stream.close()
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # for what is left in its buffer
+        _discard(stream.fileno())  # what is left in its buffer
         hint = "Make room on that disk, or name another file"
         raise ZerokitError(f"cannot be written: {error.strerror}", where="stdout", hint=hint) from None
+
+
+def _discard(descriptor: int) -> None:
+    """Drop what is written to a descriptor."""
+    with Path(os.devnull).open("wb") as nothing:
+        os.dup2(nothing.fileno(), descriptor)
 
 
 def record(index: int, prompt: Prompt, num_prompt_tokens: int, completions: Sequence[Completion]) -> dict[str, Any]:
@@ -149,20 +159,30 @@ class Results:
         self._num_prompts = num_prompts
         self._partial = None if path is None else partial_path(path)
         self._file: IO[bytes] | None = None
+        self._earlier: IO[bytes] | None = None
+        """A partial file to replace; until then no run may continue it."""
         self._end = 0
         if self._partial is not None and os.path.lexists(self._partial):
             if resume:
                 check_own_name(self._partial)
             with explain_write_errors(self._partial):
-                self._file = _open_partial(self._partial)
+                file = _open_partial(self._partial)
             if resume:
+                self._file = file
                 self._read(self._partial)
+            else:
+                self._earlier = file
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Keep a record, whatever their order. ZerokitError if it cannot be written."""
         if record["index"] in self.places:
             return
         with explain_write_errors(self._partial or Path(tempfile.gettempdir())):
+            if self._earlier is not None and self._partial is not None:
+                with self._earlier:
+                    if _is_open_at(self._earlier, self._partial):
+                        self._partial.unlink()
+                self._earlier = None
             if self._file is None:
                 self._file = _open_partial(self._partial)
             if not self._end:
@@ -261,7 +281,7 @@ def _is_record(value: Any) -> bool:
     """Whether :func:`record` or :func:`failed_record` may have made a value."""
     if not isinstance(value, dict) or type(value.get("index")) is not int:
         return False
-    return value.keys() - {"index", "prompt", "messages"} in _KEYS and ("prompt" in value) != ("messages" in value)
+    return any(value.keys() >= keys for keys in _KEYS) and ("prompt" in value) != ("messages" in value)
 
 
 _KEYS: Sequence[set[str]] = (

@@ -80,7 +80,7 @@ def _keep_stdin(folder: Path) -> Path:
     start, line = b"", sys.stdin.buffer.readline()
     while line and not line.removeprefix(BOM_UTF8).strip():
         start, line = start + line, sys.stdin.buffer.readline()
-    is_object = re.match(rb'\s*\{\s*["}]', line.removeprefix(BOM_UTF8))
+    is_object = re.match(rb'\s*\{\s*("|\}\s*$)', line.removeprefix(BOM_UTF8))
     path = folder / ("stdin.jsonl" if is_object else "stdin.txt")
     with new_file(path) as file:
         file.write(start + line)

@@ -182,7 +182,8 @@ def try_sampling(sampling: Sampling, config: GenerationConfig, model: ModelFiles
     from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
     values = {**config.to_dict(), "max_new_tokens": 2, "min_new_tokens": None}
-    values |= {name: min(values.get(name) or 1, 2) for name in ("num_beams", "num_return_sequences")}  # few rows
+    for name in ("num_beams", "num_return_sequences"):  # few rows
+        values[name] = 1 if values.get(name) is None else min(values[name], 2)
     options, tried = (repr(values), model.vocab_size), _TRIED.setdefault(model.tokenizer, set())
     if options in tried:
         return
@@ -234,8 +235,9 @@ def _merge(sampling: Sampling, model: ModelFiles) -> GenerationConfig:
     # A model may come with guidance, say, which would make a rank run the model while others do not.
     kept = "decoder_start_token_id"
     own = {name: value for name, value in model.defaults.to_dict().items() if name not in REFUSED or name == kept}
-    _check_types(own)
-    values = {**own, **sampling.values}
+    unused = () if {**own, **sampling.values}.get("do_sample") else _SAMPLING_ONLY
+    checked = {name: _of_model(name, own[name]) for name in own.keys() - sampling.values.keys() - {*unused}}
+    values = {**own, **checked, **sampling.values}
     _check_effect(sampling, values)  # before transformers, which prints a warning
     try:
         return GenerationConfig.from_dict(values)
@@ -244,21 +246,23 @@ def _merge(sampling: Sampling, model: ModelFiles) -> GenerationConfig:
         raise _refused(sampling, error, model) from error
 
 
-def _check_types(own: Mapping[str, Any]) -> None:
-    """Refuse values of the model that have another type than the code here expects."""
-    for name, value in own.items():
-        expected = _TYPES.get(name, _TOKENS if name in _TABLE["tokens"] else None)
-        if value is None or expected is None:
-            continue
-        kinds = int if expected.startswith("a whole") else int | float
-        is_right = isinstance(value, kinds) and isinstance(value, bool) == (expected == _SWITCH)
-        if not (_are_tokens(value) if expected == _TOKENS else is_right):
-            found = f"{name} is {json.dumps(value, default=repr)}, not {expected}"
-            raise ConfigError(found, where=_FILE, hint="Correct or remove it")
+def _of_model(name: str, value: Any) -> Any:
+    """A value of the model, as the code here expects it. ConfigError if it has another type."""
+    expected = _TYPES.get(name, _TOKENS if name in _TABLE["tokens"] else None)
+    if value is None or expected is None:
+        return value
+    is_whole = expected.startswith("a whole")
+    if is_whole and isinstance(value, float) and value.is_integer():
+        return int(value)
+    is_right = isinstance(value, int if is_whole else int | float) and isinstance(value, bool) == (expected == _SWITCH)
+    if not (_are_tokens(value) if expected == _TOKENS else is_right):
+        found = f"{name} is {json.dumps(value, default=repr)}, not {expected}"
+        raise ConfigError(found, where=_FILE, hint="Correct or remove it")
+    return value
 
 
 def _are_tokens(value: Any) -> bool:
-    return all(isinstance(token, int) for token in (value if isinstance(value, list) else [value]))
+    return all(type(token) is int for token in (value if isinstance(value, list) else [value]))
 
 
 def _refused(sampling: Sampling, error: Exception, model: ModelFiles) -> ConfigError:

@@ -25,8 +25,8 @@ class WorkerExit(IntEnum):
     DONE = 0
     """The recording is saved."""
     EXPLAINED = 2
-    """A mistake in the input or a gap of the rehearsal, printed in one line on stderr and saved for Python
-    callers (:attr:`RehearsalJob.error_file`)."""
+    """A mistake in the input or a gap of the rehearsal, printed in one line on stderr, and saved for Python
+    callers (:attr:`RehearsalJob.error_file`) unless the script found it."""
     SCRIPT_FAILED = 3
     """The script raised; its traceback is on stderr as it would be on the cluster."""
     FAILED_WITH_VALUES = 4
