@@ -41,7 +41,7 @@ def generated(monkeypatch: pytest.MonkeyPatch, zerokit: Run) -> Callable[..., Op
     def options(*words: object) -> Options:
         found: list[Options] = []
         monkeypatch.setattr("zerokit.generation.main.main", lambda options, **_: found.append(options) or 0)
-        monkeypatch.setattr("zerokit.generation.main.check_options", lambda options: None)
+        monkeypatch.setattr("zerokit.generation.main.check_options", lambda options, **_: None)
         code, out, err = zerokit("generate", *words)
         assert (code, out, err) == (0, "", "")
         return found[0]

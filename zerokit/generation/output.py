@@ -111,8 +111,9 @@ def write_results(stream: IO[str], lines: Iterable[str]) -> None:
 
 def _discard(descriptor: int) -> None:
     """Drop what is written to a descriptor."""
-    with Path(os.devnull).open("wb") as nothing:
-        os.dup2(nothing.fileno(), descriptor)
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, descriptor)
+    os.close(nothing)
 
 
 def record(index: int, prompt: Prompt, num_prompt_tokens: int, completions: Sequence[Completion]) -> dict[str, Any]:
