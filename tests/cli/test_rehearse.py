@@ -1,5 +1,6 @@
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -205,7 +206,11 @@ def test_the_answer_comes_first_and_ctrl_c_keeps_the_advice_up_to_then(
         f"if 'gradient_checkpointing' in job['overrides']: {smaller}\n"
         f"if job['num_gpus'] > 16: os.kill({os.getpid()}, signal.SIGINT); signal.pause()",
     )
-    code, out, err = zerokit("rehearse", "--num-gpus", 16, *SMALL_GPU, script)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs ignore
+    try:
+        code, out, err = zerokit("rehearse", "--num-gpus", 16, *SMALL_GPU, script)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert code == 130, err
     answer, table, known, end = (
         out.index(words)
