@@ -6,6 +6,7 @@ terminal, or if ``NO_COLOR`` is set.
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import cache
 from typing import TYPE_CHECKING
@@ -32,6 +33,13 @@ def stderr() -> Console:
 def note(message: str) -> None:
     """Print one plain line on stderr."""
     stderr().print(visible(message), markup=False, highlight=False, soft_wrap=True)
+
+
+def discard(descriptor: int) -> None:
+    """Drop what is written to a file descriptor from now on, such as what Python flushes at its end."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, descriptor)
+    os.close(nothing)
 
 
 def print_error(error: ZerokitError) -> None:

@@ -54,8 +54,8 @@ def test_results_do_not_replace_their_prompts(tmp_path: Path) -> None:
                 asked = Options(model="m", prompts=str(prompts), output=output, **{how: True})  # type: ignore[arg-type]
                 with pytest.raises(ZerokitError) as caught:
                     check_options(asked, inputs=False)
-                told = [str(error) for error in (caught.value, *caught.value.others)]
-                assert any(one.startswith(f"{output}{problem}") for one in told)
+                lines = [str(error) for error in (caught.value, *caught.value.others)]
+                assert any(line.startswith(f"{output}{problem}") for line in lines)
     check_options(Options(model="m", prompts=str(file), output=tmp_path / "out.jsonl"), inputs=False)
     for resume in (True, False):
         with pytest.raises(ZerokitError, match="File name too long"):

@@ -203,6 +203,10 @@ def load_weights(
     return model
 
 
+ERRORS_OF_PEFT = (RuntimeError, ValueError, TypeError, KeyError, AttributeError)
+"""What loading and merging raise: each kind of adapter has its own."""
+
+
 def load_adapter(model: Any, adapter: Path) -> Any:
     """The model with an adapter of peft in its layers.
 
@@ -226,7 +230,7 @@ def load_adapter(model: Any, adapter: Path) -> Any:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Found missing adapter keys")  # an error below
             adapted = PeftModel.from_pretrained(model, str(adapter), autocast_adapter_dtype=False)
-    except (RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:  # each kind has its own
+    except ERRORS_OF_PEFT as error:
         problem = f"peft cannot load it on '{base}': {reason(error)}"
         raise ModelError(problem, where=printable(adapter), hint=hint) from error
     finally:

@@ -78,8 +78,9 @@ def generate(options: GenerateOptions) -> None:
     if not is_rank():
         from zerokit.generation.main import check_options, has_finished, note_finished
 
-        check_options(job, inputs=not has_finished(job))
-        if has_finished(job):
+        finished = has_finished(job)
+        check_options(job, inputs=not finished)
+        if finished:
             note_finished(job)
             return
     again = "Start it again" + (" with --resume" if job.output is not None and not job.resume else "")

@@ -103,7 +103,9 @@ def _end_of_pipe() -> None:
 
 def _discard_output() -> None:
     """Keep Python from a second error when it flushes stdout at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    from zerokit.console import discard
+
+    discard(sys.stdout.fileno())
 
 
 def _usage_error(error: Any) -> ZerokitError:

@@ -200,7 +200,7 @@ def _read_input(
     for name, value in sampling.to_diff_dict().items():
         if name not in REFUSED and name[0] != "_":
             job[f"--{name}"] = value
-    # Ranks of a rehearsal, each of which would write the file, would refuse each other.
+    # In a rehearsal each rank would lock the same file.
     output = options.output if RunPolicy.current().writes_files else None
     results = Results(output, stream, job, num_prompts=len(tokens), resume=options.resume)
     requests = requests_of(tokens, sampling.num_return_sequences, done=results.places)

@@ -14,6 +14,7 @@ from zerokit.checkpoint.adapter_names import LEARNED_TOKENS, WITH_PEFT, find_ada
 from zerokit.checkpoint.model_files import read_config as read_config_json
 from zerokit.checkpoint.pretrained import (
     CAUSAL_LM,
+    ERRORS_OF_PEFT,
     SEQ2SEQ,
     ModelKind,
     check_shapes,
@@ -137,7 +138,7 @@ def load_model(files: ModelFiles, dtype: torch.dtype, *, trust_remote_code: bool
     try:
         _untie_adapted(adapted.get_base_model())
         return adapted.merge_and_unload()
-    except (RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:  # each kind has its own
+    except ERRORS_OF_PEFT as error:
         problem = f"peft cannot merge it into the weights, as --mode tensor needs: {reason(error)}"
         raise ModelError(problem, where=printable(files.adapter), hint="Use another mode") from error
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from zerokit.console import discard
 from zerokit.documents import is_file, printable, replace_nonfinite
 from zerokit.errors import DataError, ZerokitError, visible_json
 from zerokit.files import check_writable, explain_file_errors, explain_write_errors, new_file
@@ -84,7 +85,7 @@ def claim_stdout() -> Iterator[IO[str]]:
     try:
         os.dup2(sys.stderr.fileno(), stdout)
     except io.UnsupportedOperation:  # closed
-        _discard(stdout)
+        discard(stdout)
     with results:
         yield results
         if results.closed:
@@ -104,16 +105,9 @@ def write_results(stream: IO[str], lines: Iterable[str]) -> None:
         with suppress(BrokenPipeError):
             stream.close()
     except OSError as error:
-        _discard(stream.fileno())  # what is left in its buffer
+        discard(stream.fileno())  # what is left in its buffer
         hint = "Make room on that disk, or name another file"
         raise ZerokitError(f"cannot be written: {error.strerror}", where="stdout", hint=hint) from None
-
-
-def _discard(descriptor: int) -> None:
-    """Drop what is written to a descriptor."""
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, descriptor)
-    os.close(nothing)
 
 
 def record(index: int, prompt: Prompt, num_prompt_tokens: int, completions: Sequence[Completion]) -> dict[str, Any]:

@@ -120,11 +120,11 @@ def _layout(
         return Layout((*frozen, learned))
     for start in frozen_modules:
         if not start or not any(name.startswith(start) for name, _ in layered):
-            message, hint = (
+            raise ZerokitError(
                 f"no parameter's name begins with '{start}'",
-                "Begin as the model does, as in 'model.embed'",
+                where="--freeze",
+                hint="Begin as the model does, as in 'model.embed'",
             )
-            raise ZerokitError(message, where="--freeze", hint=hint)
     return Layout(
         tuple(
             Parameter(
