@@ -14,6 +14,7 @@ from zerokit.units import (
     interpret_number,
     parse_bytes,
     parse_count,
+    parse_network,
     parse_seconds,
 )
 
@@ -128,3 +129,14 @@ def test_reading_any_text_gives_a_size_or_a_clear_error(text: str) -> None:
 )
 def test_durations(seconds: float, expected: str) -> None:
     assert format_seconds(seconds) == expected
+
+
+@pytest.mark.parametrize(("text", "gbit"), [("400Gbit", 400), ("3.2Tbit", 3200), ("100 gbps", 100), ("25", 25)])
+def test_networks_are_read(text: str, gbit: float) -> None:
+    assert parse_network(text) == gbit
+
+
+@pytest.mark.parametrize("text", ["", "fast", "0Gbit", "-1", "400GB", "1e9Gbit"])
+def test_a_network_that_is_none_is_one_line(text: str) -> None:
+    with pytest.raises(ZerokitError, match="is no network speed"):
+        parse_network(text)

@@ -126,6 +126,19 @@ def parse_seconds(text: str) -> float:
     return sum(float(number) * _SECONDS[unit.lower()] for number, unit in parts)
 
 
+def parse_network(text: str) -> float:
+    """Read the network of one node in Gbit/s: ``"400Gbit"``, ``"3.2Tbit"``, ``"400"``.
+
+    Raises:
+        ZerokitError: not a speed.
+    """
+    match = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*(?:([gt])(?:bit(?:/s)?|bps))?\s*", text.lower())
+    if match is None or float(match[1]) == 0:
+        hint = "Write the bits per second of one node, as in 400Gbit or 3.2Tbit"
+        raise ZerokitError(f"'{text}' is no network speed", hint=hint)
+    return float(match[1]) * (1000 if match[2] == "t" else 1)
+
+
 def is_time_unit(word: str) -> bool:
     """Whether a word is a unit of :func:`parse_seconds`."""
     return word.lower() in _SECONDS

@@ -111,6 +111,16 @@ def test_the_text_begins_with_the_verdict_and_is_short(zerokit: Run) -> None:
     assert zerokit(*ONE)[1].startswith("No verdict: ")
 
 
+def test_host_memory_that_is_given_is_judged_without_a_card(zerokit: Run) -> None:
+    command = (*ONE, "--offload-optimizer", "cpu", "--host-memory")
+    code, out, _ = zerokit(*command, "10GiB")
+    assert code == 1
+    assert out.splitlines()[1].startswith("Host memory: does not fit: needs ")
+    code, out, _ = zerokit(*command, "9TiB")
+    assert code == 0
+    assert "Host memory: fits" in out
+
+
 def test_details_name_states_phase_and_certainty(zerokit: Run) -> None:
     code, out, _ = zerokit(*ONE, "--details")
     assert code == 0

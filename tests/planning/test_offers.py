@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerokit.errors import ZerokitError
-from zerokit.planning.offers import Offers, offers, parse_network
+from zerokit.planning.offers import Offers, offers
 from zerokit.planning.prices import load_prices
 from zerokit.units import GIB
 
@@ -120,17 +120,6 @@ def test_bad_options_are_one_line(options: dict[str, Any], line: str) -> None:
     with pytest.raises(ZerokitError) as caught:
         offers(load_prices(), **options)
     assert str(caught.value).startswith(line)
-
-
-@pytest.mark.parametrize(("text", "gbit"), [("400Gbit", 400), ("3.2Tbit", 3200), ("100 gbps", 100), ("25", 25)])
-def test_networks_are_read(text: str, gbit: float) -> None:
-    assert parse_network(text) == gbit
-
-
-@pytest.mark.parametrize("text", ["", "fast", "0Gbit", "-1", "400GB", "1e9Gbit"])
-def test_a_network_that_is_none_is_one_line(text: str) -> None:
-    with pytest.raises(ZerokitError, match="is no network speed"):
-        parse_network(text)
 
 
 def test_all_of_the_gpus_that_a_user_has_are_offered() -> None:

@@ -101,7 +101,7 @@ def test_an_assumed_network_that_decides_the_step_is_named_with_other_speeds(tmp
     assert list(by_network) == ["10", "25", "400"], "the assumed one is 100 Gbit/s"
     assert by_network["10"] > by_network["25"] > report["time"]["step_seconds"] > by_network["400"]
     assert "of the step is communication" in report["mistakes"][-1]
-    given = _rehearse(*script, cwd=tmp_path, options=(*options, "--network", 10)).report
+    given = _rehearse(*script, cwd=tmp_path, options=(*options, "--network", "10Gbit")).report
     assert given["time"]["step_seconds"] == pytest.approx(by_network["10"], rel=0.02)
     assert not any("network" in line for line in given["warnings"])
     one_node = (*options[:2], "--gpus-per-node", 4, *options[4:])

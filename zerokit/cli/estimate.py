@@ -164,6 +164,7 @@ def _answer(question: Question, axes: Axes, options: EstimateOptions, *, as_json
     from zerokit.estimation.advice import plain_torch
     from zerokit.estimation.as_json import as_data, sweep_data
     from zerokit.estimation.explain import explanation
+    from zerokit.estimation.fit import given_host_fit
     from zerokit.estimation.table import estimate_parts, sweep_parts
     from zerokit.reporting.terminal import show
     from zerokit.reporting.verdicts import exit_code
@@ -213,7 +214,8 @@ def _answer(question: Question, axes: Axes, options: EstimateOptions, *, as_json
         else:
             parts = estimate_parts(*answers[0], limits, advice, plain, details=options.details)
         show(parts)
-    raise typer.Exit(exit_code(fit.verdict for _, fit in answers if fit is not None))
+    judged = [given_host_fit(one) if fit is None else fit for one, fit in answers]
+    raise typer.Exit(exit_code(fit.verdict for fit in judged if fit is not None))
 
 
 def _adapter(options: EstimateOptions, model: ModelShape | int) -> dict[str, Any]:

@@ -15,16 +15,23 @@ from zerokit.cli.command import declaration
 from zerokit.cli.gpu_options import memory_size
 from zerokit.errors import ZerokitError
 from zerokit.rehearsal.options import REPEATED
+from zerokit.units import parse_network, parse_seconds
 
 
-def seconds(text: str, option: str) -> float:
-    """Read a time such as ``5min``."""
-    from zerokit.units import parse_seconds
+def named(parse: Callable[[str], float]) -> Callable[[str, str], float]:
+    """A parser of `zerokit.units`, whose errors name the option."""
 
-    try:
-        return parse_seconds(text)
-    except ZerokitError as error:
-        raise ZerokitError(error.message, where=option, hint=error.hint) from None
+    def read(text: str, option: str) -> float:
+        try:
+            return parse(text)
+        except ZerokitError as error:
+            raise ZerokitError(error.message, where=option, hint=error.hint) from None
+
+    return read
+
+
+seconds = named(parse_seconds)
+network = named(parse_network)
 
 
 def words(text: str, option: str) -> list[str]:
@@ -54,6 +61,7 @@ def assignments(texts: list[str], option: str) -> dict[str, Any]:
 _PARSERS: dict[str, Callable[[Any, str], Any]] = {
     "SIZE": memory_size,
     "TIME": seconds,
+    "GBIT": network,
     "WORDS": words,
     "KEY=VALUE": assignments,
 }

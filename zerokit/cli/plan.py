@@ -15,7 +15,7 @@ from zerokit.cli.asking import AskingCommand
 from zerokit.cli.command import required_unless, with_options
 from zerokit.cli.estimate_options import sizes
 from zerokit.cli.gpu_options import memory_size
-from zerokit.cli.options import seconds
+from zerokit.cli.options import network, seconds
 from zerokit.cli.output import print_json
 from zerokit.console import note, progress
 from zerokit.documents import printable
@@ -233,7 +233,7 @@ def _job(options: PlanOptions) -> tuple[PlanJob, dict[str, CardPrice], Offers]:
     from zerokit.models import load_model_shape
     from zerokit.planning.data import workload_of
     from zerokit.planning.job import Limits, PlanJob
-    from zerokit.planning.offers import offers, parse_network
+    from zerokit.planning.offers import offers
     from zerokit.planning.prices import load_prices
     from zerokit.planning.recipe import adapter_of, num_checkpoints, read_recipe
     from zerokit.recipe.load import load_recipe
@@ -260,7 +260,7 @@ def _job(options: PlanOptions) -> tuple[PlanJob, dict[str, CardPrice], Offers]:
         have=options.have,
         max_gpus=options.max_gpus,
         host_bytes=memory_size(options.host_memory, "--host-memory"),
-        network_gbit_s=None if options.network is None else parse_network(options.network),
+        network_gbit_s=None if options.network is None else network(options.network, "--network"),
     )
     if options.hardware is not None and {one.gpu.name for one in offered.offered} != {card.name}:
         hint = f"Give --have with {card.name}, or leave one of them out"

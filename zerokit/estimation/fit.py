@@ -51,6 +51,13 @@ def verdict(answer: Estimate, gpu_memory_bytes: int) -> Fit:
     return Fit(worst(judge(low, high, gpu_memory_bytes), host.verdict), low, high, gpu_memory_bytes, host)
 
 
+def given_host_fit(answer: Estimate) -> HostFit | None:
+    """Judge a node whose memory the user gave; None: it was not given."""
+    if answer.run.cluster.host_bytes is None:
+        return None
+    return host_fit(answer.run.cluster, answer.host.per_node_bytes, answer.nvme.per_node_bytes)
+
+
 def find_limits(question: Question, gpu_memory_bytes: int, runs: Runs | None = None) -> Limits:
     """Find the largest micro-batch, the longest sequence and the fewest GPUs, each with the others unchanged.
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from zerokit.estimation.advice import Advice, advice_lines, peak_line
-from zerokit.estimation.fit import Fit, Limits
+from zerokit.estimation.fit import Fit, Limits, given_host_fit
 from zerokit.memory import Estimate, Term
 from zerokit.memory.settings import settings_of
 from zerokit.reporting.phases import phase_words
 from zerokit.reporting.tables import table
-from zerokit.reporting.verdicts import NEGATIVE, SHORT, judge, verdict_line
+from zerokit.reporting.verdicts import NEGATIVE, SHORT, host_line, judge, verdict_line
 from zerokit.units import GIB, format_bytes, format_count, format_span, quantity
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ def estimate_parts(
     """One estimate: the verdict and one table, with `details` every term."""
     if fit is None:
         yield NO_VERDICT
+        if (host := given_host_fit(answer)) is not None:
+            yield host_line(host)
     else:
         yield verdict_line(fit.verdict, fit.needed_low_bytes, fit.needed_high_bytes, fit.gpu_memory_bytes, fit.host)
     yield heading(answer)

@@ -83,15 +83,6 @@ def offers(
     return Offers(tuple(offered), tuple(not_sold))
 
 
-def parse_network(text: str) -> float:
-    """Read the network of one node in Gbit/s: ``400Gbit``, ``3.2Tbit``, ``400``. ZerokitError if it is none."""
-    match = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*(?:([gt])(?:bit(?:/s)?|bps))?\s*", text.lower())
-    if match is None or float(match[1]) == 0:
-        hint = "Write the bits per second of one node, as in 400Gbit or 3.2Tbit"
-        raise ZerokitError(f"'{text}' is no network speed", where="--network", hint=hint)
-    return float(match[1]) * (1000 if match[2] == "t" else 1)
-
-
 def _rented(names: Sequence[str], prices: Mapping[str, CardPrice], *, is_all: bool) -> list[CardPrice]:
     cards = [find_gpu(name.strip(), timed=True) for text in names for name in text.split(",")]
     for gpu in cards:

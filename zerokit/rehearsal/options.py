@@ -69,7 +69,7 @@ def described(options: type) -> dict[str, tuple[Any, dict[str, Any]]]:
     """Return the type and the row of each field that `options.json` has, by name.
 
     Rows are like those of the command line's own `options.json`. The metavar also says how a text is read: SIZE,
-    TIME, WORDS and KEY=VALUE are parsed; `REPEATED` may be repeated.
+    TIME, GBIT, WORDS and KEY=VALUE are parsed; `REPEATED` may be repeated.
     """
     rows = table_of(__file__)
     hints = get_type_hints(options)

@@ -147,6 +147,14 @@ def verdict_line(
     return Text.assemble((word, style), f"{condition}: needs {', and '.join(parts)}")
 
 
+def host_line(host: HostFit) -> Text:
+    """``"Host memory: does not fit: needs 145.75 to 265.75 GiB of each host's 10.00 GiB"``."""
+    from rich.text import Text
+
+    needs = ", and ".join(_host_needs(host, "each host's", has_options=True))
+    return Text.assemble("Host memory: ", (host.verdict, _STYLES[host.verdict]), f": needs {needs}")
+
+
 def _host_needs(host: HostFit, whose: str, has_options: bool) -> list[str]:
     """What a run needs of the memory, if it is known, and of the drives of a host."""
     needs = []

@@ -137,7 +137,7 @@ def _check(options: RehearsalOptions) -> None:
         raise ZerokitError(f"{options.timeout:g} seconds are none", where="--timeout", hint="Give more than 0")
     if options.network_gbit_s is not None and options.network_gbit_s <= 0:
         message = f"{options.network_gbit_s:g} Gbit/s are no network"
-        raise ZerokitError(message, where="--network", hint="Write it like 25")
+        raise ZerokitError(message, where="--network", hint="Write it like 400Gbit")
     for name, zero in (("steps", "runs the script to its end"), ("scan_seconds", "skips the search")):
         if (value := getattr(options, name)) is not None and value < 0:
             raise ZerokitError(f"{name} is {value}", hint=f"Give 0 or more; 0 {zero}")
