@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,6 +45,31 @@ def test_stage_2_keeps_18_bytes_of_each_parameter_of_the_partition() -> None:
 def test_stage_3_keeps_18_bytes_of_each_parameter_too() -> None:
     host = offloaded(3, pin=False).host
     assert abs(host.steady_bytes - 18 * shape().num_parameters // 4) < 10_000
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.4, 0.75])
+def test_sub_groups_that_are_not_offloaded_are_on_the_gpu(ratio: float) -> None:
+    """`int((1 - ratio) * n)` of n sub-groups: 4 master, 4 gradient and 8 moments of each parameter."""
+    size = 200_000
+    all_on_host, some = (
+        estimate(
+            run(
+                3,
+                zero={
+                    "sub_group_size": size,
+                    "offload_optimizer": {"device": "cpu", "ratio": one, "pin_memory": False},
+                },
+            )
+        )
+        for one in (1.0, ratio)
+    )
+    moved = some.device.steady_bytes - all_on_host.device.steady_bytes
+    all_of_it = 16 * shape().num_parameters / 4
+    assert moved == pytest.approx(all_of_it, rel=0.001) if ratio == 0 else 0 < moved < all_of_it
+    assert all_on_host.host.steady_bytes - some.host.steady_bytes == pytest.approx(moved, rel=0.001)
+    states = some.model_states.optimizer_states
+    assert states.gpu_bytes == pytest.approx((1 - ratio) * states.bytes, abs=1)
+    assert ("on the GPU" in states.place) == (ratio > 0)
 
 
 def test_pinning_rounds_each_buffer_to_a_power_of_two() -> None:

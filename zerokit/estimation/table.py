@@ -76,7 +76,7 @@ def _all_tables(answer: Estimate) -> Iterator[Part]:
 def _summary(answer: Estimate) -> Part:
     """Return one table: model states as the ZeRO paper counts them, then what torch allocates."""
     device, host = answer.device, answer.host
-    states: list[Cells] = [(line.name, line.bytes, line.symbols, line.where) for line in answer.model_states.each]
+    states: list[Cells] = [(line.name, line.bytes, line.symbols, line.place) for line in answer.model_states.each]
     outside = format_span(answer.device_low_bytes, answer.device_high_bytes)
     memory: list[Cells] = [
         ("GPU, peak", device.peak_bytes, "", f"in {phase_words(device.peak_phase)}"),
@@ -131,7 +131,7 @@ def heading(answer: Estimate, without: tuple[str, ...] = ()) -> str:
 
 def _states(answer: Estimate) -> Part:
     lines = answer.model_states.each
-    rows: list[Cells] = [(line.name, line.symbols, line.numbers, line.gpu_bytes, line.where) for line in lines]
+    rows: list[Cells] = [(line.name, line.symbols, line.numbers, line.gpu_bytes, line.place) for line in lines]
     formula = " + ".join(line.symbols for line in lines)
     rows.append(("on the GPU", "", "", answer.model_states.total_bytes, ""))
     return table(f"Model states, {formula} bytes", ["", "Formula", "Numbers", "One GPU", "Where"], rows)

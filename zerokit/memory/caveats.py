@@ -37,6 +37,7 @@ def caveats(run: TrainingRun, settings: Settings, found: GpuReplay) -> Iterator[
     unchecked = {
         "zero_quantized_gradients": zero.zero_quantized_gradients,
         "zenflow": zero.zenflow is not None,
+        "offload_optimizer.super_offload": zero.optimizer_offload is not None and zero.optimizer_offload.super_offload,
         "round_robin_gradients": zero.round_robin_gradients,
         "contiguous_gradients": not zero.contiguous_gradients,
         "stage3_module_granularity_threshold": zero.stage3_module_granularity_threshold > 0,

@@ -12,7 +12,7 @@ from zerokit.memory.param_coordinator import secondary_shard
 from zerokit.memory.pinned_memory import STAGING, PinnedMemory
 from zerokit.memory.settings import Settings
 from zerokit.memory.stage_1_2 import flattens_on_gpu, slices_of
-from zerokit.memory.stage_3 import shard, sub_groups
+from zerokit.memory.stage_3 import kept_groups, shard, sub_groups
 from zerokit.memory.term import TERM_KINDS
 from zerokit.memory.timeline import Held, Timeline
 from zerokit.reporting.phases import Phase
@@ -201,10 +201,11 @@ class _Host:
             if settings.offload_optimizer == "nvme":
                 largest = aligned(max(map(sum, groups)), settings.master_bytes)
                 self.timeline.hold(SWAP_BUFFERS, _ALIGNED, settings.optimizer_buffers * largest)
-            self._masters(groups, in_flat)
+            kept = kept_groups(groups, settings)
+            self._masters(groups, in_flat, kept)
             self._memory.keep(GRADIENT_SHARDS, settings.accumulation_bytes, total, pinned=settings.pin_optimizer)
             self.timeline.enter("step")
-            for group in groups:
+            for group in groups[kept:]:
                 self._hold_moments(sum(group))
                 if self._swaps(group):
                     self._to_nvme(group)
@@ -273,11 +274,11 @@ class _Host:
             place += len(group)
         return sizes
 
-    def _masters(self, groups: list[list[int]], in_flat: bool) -> None:
-        """`_create_fp32_partitions` and `initialize_optimizer_states`."""
+    def _masters(self, groups: list[list[int]], in_flat: bool, kept: int) -> None:
+        """`_create_fp32_partitions` and `initialize_optimizer_states`; `kept`: sub-groups on the GPU."""
         settings, master = self._settings, self._settings.master_bytes
         previous = 0
-        for group in groups:
+        for group in groups[kept:]:
             elements = sum(group)
             if self._swaps(group):
                 self.files.hold(STATE_FILES, _ALIGNED, aligned(elements, master))
@@ -290,7 +291,13 @@ class _Host:
             previous = elements
         self.timeline.free_all(STAGING)
         self.timeline.hold(ZEROS, master, max(map(sum, groups)))
-        for group in groups:
+        for group in groups[:kept]:  # made here, and moved
+            self._memory.keep(FP32_GRADIENTS_3, master, sum(group), pinned=settings.pin_optimizer)
+            if settings.pin_optimizer:
+                self._memory.unpin(FP32_GRADIENTS_3, master, sum(group))
+            else:
+                self.timeline.free(FP32_GRADIENTS_3, master, sum(group))
+        for group in groups[kept:]:
             if not self._swaps(group):
                 self._memory.keep(FP32_GRADIENTS_3, master, sum(group), pinned=settings.pin_optimizer)
         self.timeline.free_all(ZEROS)

@@ -36,6 +36,8 @@ OVERFLOW = TERM_KINDS["stage_3.OVERFLOW"]
 NORM = TERM_KINDS["stage_3.NORM"]
 STEP_GRADIENTS = TERM_KINDS["stage_3.STEP_GRADIENTS"]
 FLAT_GRADIENTS = TERM_KINDS["stage_3.FLAT_GRADIENTS"]
+KEPT_GRADIENTS = TERM_KINDS["stage_3.KEPT_GRADIENTS"]
+KEPT_TEMPORARY = TERM_KINDS["stage_3.KEPT_TEMPORARY"]
 
 _NORM_PIECE = 250_000_000
 """Elements: `_constant_buffered_norm2`."""
@@ -67,6 +69,11 @@ def _sub_groups(shards: list[int], settings: Settings) -> list[list[int]]:
         if sum(groups[-1]) >= settings.sub_group and number < len(shards) - 1:
             groups.append([])
     return groups
+
+
+def kept_groups(groups: list[list[int]], settings: Settings) -> int:
+    """How many sub-groups, the first ones, offload leaves on the GPU: `_create_fp32_partitions`."""
+    return int(settings.kept_share * len(groups))
 
 
 @lru_cache(maxsize=128)
@@ -133,6 +140,11 @@ class Stage3(Stage):
     def _offloads(self) -> bool:
         return self._settings.offload_optimizer != "none"
 
+    @property
+    def _updated_here(self) -> list[list[int]]:
+        """Sub-groups that the GPU updates."""
+        return self._groups[: kept_groups(self._groups, self._settings)] if self._offloads else self._groups
+
     def start(self) -> None:
         """`_create_fp32_partitions` clones the cast parameters; then `_setup_for_real_optimizer`."""
         timeline, settings, world = self._timeline, self._settings, self._settings.zero_ranks
@@ -147,21 +159,23 @@ class Stage3(Stage):
         timeline.spike(PARTS, self._e, parts)
         # zero.Init builds a parameter whole, then partitions it.
         timeline.spike(UNDIVIDED, self._e, 2 * max(one.elements for one in self._layout.parameters))
-        on_gpu = self._layout.parameters if settings.offload_param == "none" else frozen
-        timeline.hold(PARAMETERS, self._e, sum(shard(one, world) for one in on_gpu))
+        stored = self._layout.parameters if settings.offload_param == "none" else frozen
+        timeline.hold(PARAMETERS, self._e, sum(shard(one, world) for one in stored))
         timeline.hold(PERSISTENT, self._e, persistent)
         self._coordinator.make_secondary(self._layout.parameters)
-        if not self._offloads:
-            timeline.hold(MASTER, settings.master_bytes, self.partition)
-            timeline.spike(CLONES, settings.master_bytes, max(map(sum, self._groups)))
+        on_gpu = self._updated_here
+        timeline.hold(MASTER, settings.master_bytes, sum(map(sum, on_gpu)))
+        timeline.spike(CLONES, settings.master_bytes, max(map(sum, on_gpu), default=0))
+        if self._offloads:
+            timeline.hold(KEPT_GRADIENTS, settings.master_bytes, sum(map(sum, on_gpu)))
+        else:
             timeline.hold(GRADIENTS, settings.accumulation_bytes, self.partition)
         timeline.hold(REDUCE_BUCKET, settings.communication_bytes, settings.reduce_bucket)
         if not self._is_first:
             self._coordinator.drop_secondary(self._layout.trainable)
 
     def make_states(self) -> None:
-        if not self._offloads:
-            self._states.hold(self._timeline, map(sum, self._groups))
+        self._states.hold(self._timeline, map(sum, self._updated_here))
 
     def begin_pass(self, *, boundary: bool) -> None:
         self._coordinator.reset()
@@ -251,6 +265,9 @@ class Stage3(Stage):
     def _update(self) -> None:
         timeline, settings, world = self._timeline, self._settings, self._settings.zero_ranks
         if self._offloads:
+            # torch.optim.AdamW updates them: `backup_optimizer`.
+            for group in self._updated_here:
+                timeline.spike(KEPT_TEMPORARY, settings.moment_bytes, sum(group))
             return
         if settings.precision == "fp16":
             timeline.spike(OVERFLOW, settings.accumulation_bytes + 1, self.partition)

@@ -165,7 +165,7 @@ class _Output:
                 if self._used is None:
                     self._used = list(leaves(of_rows(hidden[:1].detach(), slice(1))))
                 used = self._used
-            rows = chunk_tokens(int(self.head.out_features))  # type: ignore[arg-type]
+            rows = chunk_tokens(self.out_features)
             loss: Tensor = made.apply(of_rows, rows, hidden, *used)  # type: ignore[no-untyped-call]
             return loss
 
