@@ -49,8 +49,10 @@ def test_two_ranks_train_like_one(group: Path, one) -> None:
     assert max(differences(found, one).values()) < 1e-5, differences(found, one)
 
 
-def test_two_groups_train_like_one_process(start: Path, one) -> None:
-    found = train(recipe_of(start, start / "groups", tensor=2, split=(2, 3), stage=1, training=RATE), ranks=4)
+def test_two_groups_train_like_one_process_with_the_loss_in_chunks(start: Path, one) -> None:
+    recipe = recipe_of(start, start / "groups", tensor=2, split=(2, 3), stage=1, training=RATE)
+    found = train(recipe, ranks=4, chunks=True)
+    assert "the loss is computed" in found.said
     assert found.engine[:2] == ["DeepSpeedEngine", 1]
     assert "model states per rank: parameters" in found.said
     assert found.tokens == one.tokens

@@ -22,6 +22,7 @@ CASES: dict[str, dict[str, Any]] = {
     "packing": {"stage": 3, "ranks": 2, "steps": 3, "task": {"packing": True}},
     "padded rows": {"stage": 1, "ranks": 2, "steps": 3, "task": {"padding_free": False}},
     "tied embeddings": {"stage": 3, "ranks": 2, "steps": 3, "config": {"tie_word_embeddings": True}},
+    **{f"chunked loss, stage {stage}": {"stage": stage, "ranks": 2, "steps": 3, "chunks": True} for stage in (3, 1)},
     "all logits": {"stage": 1, "ranks": 2, "steps": 1, "task": {"chunked_loss": False}},
 }
 
@@ -34,9 +35,13 @@ def compare(
     ranks: int,
     steps: int,
     config: dict[str, Any] | None = None,
+    chunks: bool = False,
     **sections: Any,
 ) -> tuple[Trained, Trained]:
-    """A run on groups of two ranks, and the same run on one process; `known` keeps the latter."""
+    """A run on groups of two ranks, and the same run on one process; `known` keeps the latter.
+
+    `chunks`: the groups compute the loss in small chunks.
+    """
     folder.mkdir(parents=True)
     make_start(folder, **(config or {}))
     groups, same = ranks // 2, json.dumps([steps, config, sections])
@@ -44,7 +49,7 @@ def compare(
     if same not in known:
         known[same] = train(recipe_of(folder, folder / "one", stage=1, split=(4, steps), **sections), ranks=1)
     group = recipe_of(folder, folder / "group", stage=stage, tensor=2, split=(4 // groups, steps), **sections)
-    return train(group, ranks=ranks), known[same]
+    return train(group, ranks=ranks, chunks=chunks), known[same]
 
 
 def differences(group: Trained, one: Trained) -> dict[str, float]:
