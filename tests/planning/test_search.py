@@ -19,7 +19,7 @@ from zerokit.planning.candidates import Candidate, Offer
 from zerokit.planning.evaluate import Need
 from zerokit.planning.job import Limits, PlanJob
 from zerokit.planning.ranking import Ranked, choose_plans, front, rank
-from zerokit.planning.search import Fitting, SearchResult, Space, best_of_offer, search, space_of, weighted
+from zerokit.planning.search import Fitting, Miss, SearchResult, Space, best_of_offer, search, space_of, weighted
 from zerokit.planning.workload import Workload
 from zerokit.step_time import StepTime
 from zerokit.units import GIB
@@ -53,8 +53,9 @@ class RandomCosts:
         states = self._random("states", chain, low=0, high=100 * GIB)
         low = int(states * (1 + 0.1 * steps) + per_sequence * size)
         host = int(self._random("host", chain, low=0, high=3000 * GIB))
-        activations = {"activations": int(per_sequence * size)} if self.longer > 1 else {}
-        return Need(low, int(1.1 * low), host, int(1.1 * host), 0, "backward", activations)
+        activations = int(per_sequence * size) if self.longer > 1 else 0
+        at_peak = {"activations": activations, "optimizer_states": low - activations}
+        return Need(low, int(1.1 * low), host, int(1.1 * host), 0, "backward", at_peak)
 
     def seconds(self, candidate: Candidate, offer: Offer) -> StepTime:
         savers = (
@@ -139,6 +140,17 @@ def test_groups_that_train_refuses_are_not_planned(
 ) -> None:
     with pytest.raises(ZerokitError, match=message):
         space_of(replace(_job(1), model=load_model_shape(model), parallelism=parallelism, lora=lora))
+
+
+@pytest.mark.parametrize(("states", "lacks"), [(18, True), (70, True), (75, False), (100, False)])
+def test_what_the_allocator_leaves_unused_for_activations_goes_with_them(states: int, lacks: bool) -> None:
+    """A sequence of 1M tokens: 2.5 TiB of activations, and a tenth more that is reserved."""
+    activations = 2576 * GIB
+    low = activations + states * GIB
+    at_peak = {"activations": activations, "optimizer_states": states * GIB}
+    need = Need(low, int(1.12 * low), 0, 0, 0, "backward", at_peak)
+    offer = Offer(find_gpu("H100-SXM"), 8, 8, 0.0)
+    assert Miss(offer, Candidate(8, 8, 3, 1, 1), need).lacks_activations == lacks
 
 
 @examples(60)
