@@ -68,3 +68,29 @@ def test_says_that_nothing_can_be_rehearsed(monkeypatch: pytest.MonkeyPatch) -> 
     reason = finalists.not_possible()
     assert reason == "Nothing was rehearsed, because torch is not installed; figures come from formulas."
     assert PlanReport.model_validate(REPORT).plans[0].rehearsed is PLAN["rehearsed"]
+
+
+SCRIPT = "zerokit: error: zerokit.train: the script fails before its first optimizer step. What is printed above is"
+
+
+@pytest.mark.parametrize(
+    ("stderr", "cause"),
+    [
+        (
+            f"Traceback\nAttributeError: 'LinearLayer' has no attribute 'x'\n{SCRIPT}\n",
+            "AttributeError: 'LinearLayer' has",
+        ),
+        (
+            f"KeyError: 'caught'\n[rank1]: torch.OutOfMemoryError: full\n{SCRIPT}",
+            "[rank1]: torch.OutOfMemoryError: full",
+        ),
+        ("ValueError: caught\nzerokit: error: no such card\nbye\n", "zerokit: error: no such card"),
+        (f"{SCRIPT}\n", SCRIPT),
+        ("Killed\n", "Killed"),
+        ("", ""),
+    ],
+)
+def test_a_failed_rehearsal_names_its_cause(stderr: str, cause: str) -> None:
+    found = finalists._cause(stderr)
+    assert found.startswith(cause)
+    assert bool(found) == bool(stderr)

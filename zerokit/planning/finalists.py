@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 from bisect import bisect_left
@@ -244,12 +245,20 @@ def _run(files: dict[str, str], words: list[str]) -> dict[str, Any]:
     try:
         report = json.loads(done.stdout)
     except ValueError:
-        lines = done.stderr.splitlines() or [str(done.returncode)]
-        line = next((one for one in lines if "error:" in one), lines[-1])
-        raise ZerokitError(f"the rehearsal failed: {line.strip()}") from None
+        raise ZerokitError(f"the rehearsal failed: {_cause(done.stderr) or done.returncode}") from None
     if not isinstance(report, dict) or report.get("time") is None or report["fit"]["host"] is None:
         raise ZerokitError("the rehearsal reports no time")
     return report
+
+
+def _cause(stderr: str) -> str:
+    """The line that names the cause: zerokit's error, or the exception of a script that fails, else the last line."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    error = next((line for line in lines if "error:" in line), "")
+    if "the script fails" in error:
+        raised = [line for line in lines if re.match(r"(\[rank\d+\]: )?[A-Za-z_][\w.]*(Error|Exception)\b", line)]
+        return raised[-1] if raised else error
+    return error or (lines[-1] if lines else "")
 
 
 def _files(candidate: Candidate, offer: Offer, job: PlanJob) -> Iterator[tuple[str, str]]:

@@ -194,7 +194,7 @@ class Miss:
 
     @property
     def lacks_activations(self) -> bool:
-        """Whether it would fit the GPU without its activations, and without what the allocator leaves unused for them."""
+        """Whether it would fit the GPU without its activations and their share of the allocator's unused memory."""
         middle = (self.need.device_low + self.need.device_high) / 2
         share = self.need.at_peak.get("activations", 0) / max(sum(self.need.at_peak.values()), 1)
         return middle * (1 - share) <= self.offer.gpu.memory_bytes < middle
