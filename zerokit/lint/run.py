@@ -134,15 +134,15 @@ def check_launch_document(
     """
     findings: list[Finding] = []
     if isinstance(document.data, Mapping):
-        run = launched_run(document.data, run or Run())
+        launched = launched_run(document.data, run := run or Run())
         file = find_ds_config(document)
         ds_config = None if file is None else _content(file)
-        launch = Launch(document.data, run.target, file is not None, ds_config, twin)
+        launch = Launch(document.data, launched.target, file is not None, ds_config, twin, run.cluster.num_gpus)
         for rule in all_rules().values():
             if rule.check_launch is not None:
                 findings += _run(rule, rule.check_launch, launch, {}, document, on_bug)
         if launch.section and not launch.names_file:
-            findings += _of_releases(document, run, on_bug)
+            findings += _of_releases(document, launched, on_bug)
     return Report(_sorted(findings, document), {})
 
 
