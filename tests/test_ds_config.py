@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from zerokit import DSConfig, check
-from zerokit.errors import ConfigError, DocumentError
+from zerokit.errors import ConfigError, DocumentError, ZerokitError
 
 PRESETS = sorted((Path(__file__).parents[1] / "ds_configs").rglob("*.json"))
 
@@ -54,6 +54,11 @@ def test_what_to_dict_gives_may_be_changed() -> None:
 def test_what_is_not_valid_is_one_error_in_plain_words(keys: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         DSConfig(**keys)
+
+
+def test_a_config_is_checked_for_whole_nodes() -> None:
+    with pytest.raises(ZerokitError, match="16 GPUs do not fill nodes of 5"):
+        check({"train_micro_batch_size_per_gpu": 1}, num_gpus=16, gpus_per_node=5)
 
 
 def test_a_file_that_is_not_valid_says_where(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def check(
         DocumentError: a file cannot be read.
         ModelError: there is no such model.
         RecipeError: the recipe is not valid.
-        ZerokitError: there is no such target, card or release of DeepSpeed.
+        ZerokitError: there is no such target, card or release of DeepSpeed, or the GPUs do not fill nodes.
     """
     if isinstance(recipe, str | Path):
         recipe = load_recipe(recipe).recipe
@@ -81,6 +81,7 @@ def check(
         host_memory_bytes=host_memory_bytes,
         deepspeed_version=deepspeed_version,
     )
+    run.cluster.check_nodes()
     check_choice("severity", severity, SEVERITIES)
     return check_file(_document(config), run, select=Selection(least=severity).of)
 

@@ -75,6 +75,11 @@ def test_options_reach_the_config(zerokit: Run) -> None:
     assert zerokit("config", "--zero-stage", 3, "--inference")[1] == (FOLDER / "inference.json").read_text()
 
 
+def test_a_config_is_for_whole_nodes(zerokit: Run) -> None:
+    words = ("config", "--zero-stage", 2, "--num-gpus", 7, "--gpus-per-node", 3)
+    assert "--num-gpus: 7 GPUs do not fill nodes of 3" in refused(zerokit, *words)
+
+
 @pytest.mark.parametrize("missing", ["--model", "--num-gpus", "--gpu"])
 def test_what_is_missing_to_choose_a_stage_is_named(missing: str, zerokit: Run) -> None:
     given = {"--model": "gpt2", "--num-gpus": 2, "--gpu": "H100"}

@@ -192,6 +192,8 @@ def test_a_long_list_of_wrong_values_is_one_finding_after_the_first_of_them() ->
 def test_the_oldest_name_of_the_communication_format_is_rewritten() -> None:
     finding = only({"fp32_allreduce": True})
     assert edited({"fp32_allreduce": True}, finding.fix) == {"communication_data_type": "fp32"}
+    (finding,) = check_ds_config(Document({"fp32_allreduce": True, "communication_data_type": "fp16"}, "ds"))
+    assert finding.fix == ()
 
 
 def test_second_names_are_worth_a_note() -> None:

@@ -452,6 +452,15 @@ def test_processes_are_divided_among_machines(accelerate: Any, tmp_path: Path) -
     assert said({**data, "num_processes": 8}) == []
 
 
+def test_processes_are_those_of_the_option() -> None:
+    (finding,) = findings(launch(num_processes=8), num_gpus=16)
+    assert (finding.rule, finding.path, finding.severity) == ("launch-processes", ("num_processes",), "warning")
+    assert finding.message == "this file starts 8 processes, but --num-gpus is 16"
+    assert findings(launch(num_processes=8), num_gpus=8) == findings(launch(num_processes=8)) == []
+    found = findings(launch(num_processes=8, distributed_type="NO"), num_gpus=16)
+    assert "launch-processes" not in [finding.rule for finding in found]
+
+
 def test_processes_in_quotes(accelerate: Any, tmp_path: Path) -> None:
     def severities(**keys: Any) -> list[str]:
         found = findings(launch(num_processes="2", **keys))

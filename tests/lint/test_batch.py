@@ -78,6 +78,18 @@ def test_some_batch_size_is_needed(target: Any, severity: str, fixed: bool) -> N
     assert found("no-batch-size", batch(), target=target, recipe=recipe()) == []
 
 
+@pytest.mark.parametrize("target", [None, "deepspeed", "trainer", "accelerate"])
+@pytest.mark.parametrize("config", [batch(8), batch(8, steps=5), {**batch(8), MICRO: None}])
+def test_the_hint_leaves_a_batch_size(config: dict[str, Any], target: Any) -> None:
+    (finding,) = found("batch-size", config, num_gpus=3, target=target)
+    assert finding.hint is not None
+    assert finding.hint.startswith(f"Give '{MICRO}' in place of '{TRAIN}', or make")
+    for micro in (3, "auto"):
+        (finding,) = found("batch-size", {**config, MICRO: micro}, num_gpus=3, target=target)
+        assert finding.hint is not None
+        assert finding.hint.startswith(f"Remove '{TRAIN}'")
+
+
 def test_three_numbers_hold_for_one_number_of_gpus() -> None:
     rule = "fixed-train-batch-size"
     (finding,) = found(rule, batch(64, 4, 2))

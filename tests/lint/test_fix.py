@@ -200,3 +200,80 @@ def test_no_value_under_an_old_name_gives_way_to_another() -> None:
     run = Run(target="trainer")
     document = fix_document(parse_json(json.dumps(data)), lambda it: check_document(it, run)).document
     assert document.data["zero_optimization"] == {"stage": 3, new: False}
+
+
+@pytest.mark.parametrize(
+    ("config", "names"),
+    [
+        ({"gradient_cliping": 0.5, "gradient_clippng": 1.0}, ["gradient_cliping", "gradient_clippng"]),
+        (
+            {
+                "zero_optimization": {"stage": 2, "gradient_clipping": 0.3},
+                "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "max_grad_norm": 0.7}},
+            },
+            ["zero_optimization.gradient_clipping", "optimizer.params.max_grad_norm"],
+        ),
+        (
+            {
+                "zero_optimization": {"stage": 3, "stage3_gather_fp16_weights_on_model_save": True},
+                "stage3_gather_16bit_weights_on_model_save": False,
+            },
+            ["stage3_gather_fp16_weights_on_model_save", "stage3_gather_16bit_weights_on_model_save"],
+        ),
+        ({"zero_optimisation": {"stage": 3}, "zero_optimizaton": {"stage": 2}}, None),
+        (
+            {"zero_optimization": {"stage": 3, "overlap_com": True, "overlp_comm": False}},
+            ["overlap_com", "overlp_comm"],
+        ),
+    ],
+)
+def test_of_values_that_contradict_each_other_none_is_chosen(config: dict[str, Any], names: list[str] | None) -> None:
+    text = json.dumps({"train_micro_batch_size_per_gpu": 1, **config})
+    fixed = fix_document(parse_json(text), check_document)
+    assert (fixed.document.text, fixed.done) == (text, ())
+    if names is None:
+        names = list(config)
+        assert all(any(f"'{name}'" in f"{one.message} {one.hint}" for one in fixed.report.findings) for name in names)
+    else:
+        messages = [one.message for one in fixed.report.findings if "it contradicts" in one.message]
+        assert len(messages) == 2
+        assert [name.rsplit(".")[-1] in message for name, message in zip(names, messages, strict=True)] == [True, True]
+
+
+def test_values_that_agree_are_moved() -> None:
+    text = '{"train_micro_batch_size_per_gpu": 1, "gradient_cliping": 0.5, "gradient_clippng": 0.5}'
+    assert fix_document(parse_json(text), check_document).document.data["gradient_clipping"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "agree"),
+    [
+        ({"cpu_offload": True}, {"offload_optimizer": {"device": "cpu", "pin_memory": True}}, True),
+        ({"cpu_offload": True}, {"offload_optimizer": {"device": "none"}}, False),
+        ({"cpu_offload": True}, {"offload_optimizer": {"device": "nvme", "nvme_path": "/nvme"}}, False),
+        ({"cpu_offload": True}, {"offload_optimizer": None}, False),
+        ({"cpu_offload": False}, {"offload_optimizer": {"device": "none"}}, True),
+        ({"cpu_offload": False}, {"offload_optimizer": {"device": "cpu"}}, False),
+        ({"cpu_offload": None}, {"offload_optimizer": {"device": "cpu"}}, True),
+        ({"cpu_offload_param": True}, {"offload_param": {"device": "none"}}, False),
+        (
+            {"stage3_gather_fp16_weights_on_model_save": True},
+            {"stage3_gather_16bit_weights_on_model_save": True},
+            True,
+        ),
+        (
+            {"stage3_gather_fp16_weights_on_model_save": True},
+            {"stage3_gather_16bit_weights_on_model_save": False},
+            False,
+        ),
+    ],
+)
+def test_a_deprecated_key_goes_where_the_new_one_means_the_same(
+    old: dict[str, Any], new: dict[str, Any], agree: bool
+) -> None:
+    config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3, **old, **new}}
+    fixed = fix_document(parse_json(json.dumps(config)), check_document)
+    assert fixed.document.data["zero_optimization"] == {"stage": 3, **({} if agree else old), **new}
+    messages = [one.message for one in fixed.report.findings if one.rule == "old-and-new-key"]
+    assert all(f"'{name}'" in message for message in messages for name in (*old, *new))
+    assert len(messages) == (not agree)

@@ -331,6 +331,8 @@ class UnknownKey(Explainer):
         path = self.path
         if path[-1] == "fp32_allreduce" and isinstance(self.value, bool):
             new = SetValue(("communication_data_type",), "fp32")
+            if self.value and value_at(self.data, new.path, "fp32") != "fp32":
+                return ()
             return (Remove(path), new) if self.value else (Remove(path),)
         if path[:1] in (("bf16",), ("bfloat16",)) and meaning.kind == "misplaced" and meaning.to is None:
             return (Remove(path),)

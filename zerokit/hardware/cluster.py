@@ -101,7 +101,7 @@ class Cluster:
 
     def check_nodes(self) -> None:
         """Refuse a run that leaves GPUs of a node idle (ZerokitError)."""
-        if self.world_size % self.local_ranks:
+        if self.num_gpus is not None and self.num_gpus % self.local_ranks:
             raise ZerokitError(
                 f"{self.num_gpus} GPUs do not fill nodes of {self.gpus_per_node}",
                 where="--num-gpus",

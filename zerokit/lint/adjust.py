@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zerokit.documents import Document, dotted, value_at
 from zerokit.findings import Edit, Finding, Move
 from zerokit.resolving.filled_keys import FILLED
+from zerokit.units import listed
 
 if TYPE_CHECKING:
     from zerokit.choices import Target
@@ -25,6 +27,21 @@ def for_this_run(finding: Finding, document: Document, run: Run) -> Finding:
         why = 'the Trainer stops if this key is neither "auto" nor equal to its own argument. Choose one'
         finding = replace(finding, fix=(), unfixed=why)
     return _for_target(finding, document, run.target)
+
+
+def without_contradictions(findings: Sequence[Finding], data: Any) -> Iterator[Finding]:
+    """`findings` without fixes that move different values to one key: the file does not show which is meant."""
+    moves = [edit for finding in findings for edit in finding.fix if isinstance(edit, Move)]
+    for finding in findings:
+        move = next((edit for edit in finding.fix if isinstance(edit, Move)), None)
+        rivals = [] if move is None else [one.path for one in moves if one.to == move.to and one != move]
+        if move is not None and any(value_at(data, path) != value_at(data, move.path) for path in rivals):
+            section = move.path[:-1]
+            names = [f"'{path[-1] if path[:-1] == section else dotted(path)}'" for path in (move.to, *rivals)]
+            to = names[0] + (" at the top of the file" if len(move.to) == 1 < len(move.path) else "")
+            message = f"{finding.message}; as {to} it contradicts {listed(names[1:])}"
+            finding = replace(finding, message=message, hint=f"Decide on one value, and write it as {to}", fix=())
+        yield finding
 
 
 def _is_insisted_on(edit: Edit) -> bool:

@@ -28,6 +28,8 @@ class Launch:
     """Its content; None if there is none, or it cannot be read."""
     twin: str | None = None
     """Another launch file of the folder with the same content."""
+    num_gpus: int | None = None
+    """GPUs of the run, by `--num-gpus`; None: not given."""
 
     @cached_property
     def section(self) -> Mapping[str, Any]:

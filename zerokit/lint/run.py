@@ -17,7 +17,7 @@ from zerokit.config.sections import DeepSpeedConfig
 from zerokit.documents import Document, read_document, value_at
 from zerokit.errors import DocumentError
 from zerokit.findings import SEVERITIES, Edit, Finding, Move, Remove, ReplaceText, SetValue
-from zerokit.lint.adjust import for_this_run
+from zerokit.lint.adjust import for_this_run, without_contradictions
 from zerokit.lint.disabling import apply_disables, read_disables
 from zerokit.lint.folding import fold_placeholders, fold_sections
 from zerokit.lint.launch import Launch
@@ -105,7 +105,7 @@ def check_document(
             elif rule.check is not None:
                 findings += _run(rule, rule.check, subject, valid.written, meant, on_bug)
     findings = [*misnamed, *map(as_in_file, fold_placeholders(findings, meant))]
-    kept, suppressed = apply_disables(findings, disables, not_run)
+    kept, suppressed = apply_disables(list(without_contradictions(findings, document.data)), disables, not_run)
     kept = [_placed(finding, document) if finding.line is None else finding for finding in kept + of_disables]
     report = select(Report(tuple(kept), not_run, _sorted(suppressed, document)))
     return replace(report, findings=_sorted(fold_sections(report.findings), document))
@@ -134,15 +134,15 @@ def check_launch_document(
     """
     findings: list[Finding] = []
     if isinstance(document.data, Mapping):
-        run = launched_run(document.data, run or Run())
+        launched = launched_run(document.data, run := run or Run())
         file = find_ds_config(document)
         ds_config = None if file is None else _content(file)
-        launch = Launch(document.data, run.target, file is not None, ds_config, twin)
+        launch = Launch(document.data, launched.target, file is not None, ds_config, twin, run.cluster.num_gpus)
         for rule in all_rules().values():
             if rule.check_launch is not None:
                 findings += _run(rule, rule.check_launch, launch, {}, document, on_bug)
         if launch.section and not launch.names_file:
-            findings += _of_releases(document, run, on_bug)
+            findings += _of_releases(document, launched, on_bug)
     return Report(_sorted(findings, document), {})
 
 

@@ -21,7 +21,7 @@ def _count(launch: Launch, key: str) -> int | None:
 
 @launch_rule("launch-processes")
 def launch_processes(launch: Launch) -> Iterator[Hit]:
-    """A number of processes that does not divide among the machines"""
+    """A number of processes that does not suit the machines or --num-gpus"""
     if not launch.starts_gpus:
         return
     given = launch.option("num_processes")
@@ -42,6 +42,9 @@ def launch_processes(launch: Launch) -> Iterator[Hit]:
         each = processes // machines
         message = f"{processes} processes do not divide among {machines} machines: accelerate starts {each} on each"
         yield Hit(path, message, f"Write a multiple of {machines}")
+    elif launch.num_gpus not in (None, processes):
+        message = f"this file starts {processes} process{'es' * (processes > 1)}, but --num-gpus is {launch.num_gpus}"
+        yield Hit(path, message, f"Write {launch.num_gpus}, or give --num-gpus {processes}", severity="warning")
 
 
 def _machines(launch: Launch) -> int:

@@ -34,6 +34,8 @@ def batch_size(subject: Subject) -> Iterator[Hit]:
     hint = f"Remove '{TRAIN}', or make it a multiple of {divisor}"
     if MICRO in factors:
         hint = f"Remove '{TRAIN}' and DeepSpeed computes it, or change the numbers"
+    elif subject.written_value(MICRO) is None:
+        hint = f"Give '{MICRO}' in place of '{TRAIN}', or make this a multiple of {divisor}"
     if _RANKS in factors and subject.run.target in (None, "deepspeed") and divisor % train == 0:
         hint += "; or does the script split the model over several GPUs?"
     yield Hit((TRAIN,), f"'{TRAIN}' {train} {relation} {product}", hint)
