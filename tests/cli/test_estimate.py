@@ -349,6 +349,8 @@ CONFIG = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "
         ("config.json", ["--zero-stage", 2], "config.json"),
         ("7B", ["--recipe", "mine.yaml"], "zerokit rehearse -m zerokit.train --recipe FILE"),
         ("7B", ["--zero-stage", 2, "--lora-rank", 8], "adapters and frozen modules need a model"),
+        ("7B", ["--zero-stage", 2, "--trainable-parameters", 0], "--trainable-parameters: 0 is not positive"),
+        (MODEL, ["--zero-stage", 2, "--autocast"], "--autocast: DeepSpeed has autocast of its own"),
         (
             "7B",
             ["--zero-stage", 2, "--trainable-parameters", "8B"],
