@@ -50,6 +50,8 @@ _QUANTITY = re.compile(
     r"\s*(?P<unit>[A-Za-z]*)\s*"
 )
 """A comma separates thousands, so "2,5" is no number."""
+_LIKE_A_COUNT = re.compile(r"\s*[+-]?(?:\.?\d[\d.,_]*(?:e[+-]?\d+)?[a-z\s]*|(?:nan|inf|infinity)\s*)", re.IGNORECASE)
+"""Matches no name of a model: a name that begins with a digit, such as 3b-model, has a hyphen or a slash."""
 
 
 def parse_bytes(text: str) -> int:
@@ -68,6 +70,11 @@ def parse_count(text: str) -> int:
         ZerokitError: not a count, or not a whole number.
     """
     return _parse(text, _COUNT_UNITS, kind="count", example="7.5B")
+
+
+def is_like_count(text: str) -> bool:
+    """Whether a text is a count, or was meant as a count: ``"7.5B"``, ``"7bn"``, ``"-7B"``, ``"0.5"``, ``"nan"``."""
+    return _LIKE_A_COUNT.fullmatch(text) is not None
 
 
 def interpret_number(text: str, *, of_tokens: bool = False) -> int | None:

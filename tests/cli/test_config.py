@@ -184,6 +184,25 @@ def test_an_unwritable_place_is_one_line(zerokit: Run, tmp_path: Path) -> None:
         (["--zero-stage", 4], "--zero-stage: is 4. Give 0 to 3"),
         (["--zero-stage", "three"], "--zero-stage: 'three' is not a whole number. Give 0 to 3"),
         (["--zero-stage", 3, "--hpz-size", 1], "--hpz-size: is 1. Give 2 or more"),
+        *(
+            (
+                ["--zero-stage", 3, "--target", "deepspeed", "--learning-rate", rate],
+                f"--learning-rate: must be more than 0 and finite, not {float(rate)}. Write it like 1e-5",
+            )
+            for rate in ("inf", "nan", "-1", "1e400")
+        ),
+        (
+            ["--zero-stage", 3, "--target", "deepspeed", "--gradient-clipping", "inf"],
+            "--gradient-clipping: must be at least 0 and finite, not inf. 0 switches it off",
+        ),
+        (
+            ["--zero-stage", 3, "--warmup-steps", 5],
+            "--warmup-steps: has no place in a config without a scheduler. Choose a scheduler",
+        ),
+        (
+            ["--zero-stage", 3, "--inference", "--total-steps", 5],
+            "--total-steps: is for training only. Leave it out, or choose no inference",
+        ),
         (
             ["--zero-stage", 3, "--learning-rate", "fast"],
             "--learning-rate: 'fast' is not a number. Run 'zerokit config --help'",

@@ -166,6 +166,15 @@ def test_a_bare_count_counts_no_activations(zerokit: Run) -> None:
     assert "activations are not counted" in out
 
 
+def test_a_folder_named_like_a_count_is_a_model(zerokit: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("7bn").mkdir()
+    Path("7bn", "config.json").write_text(json.dumps({"model_type": "llama", **CONFIG}))
+    words = ("--num-gpus", 1, "--zero-stage", 3)
+    assert "Missing option '--seq-len'" in refused(zerokit, "estimate", "7bn", *words)
+    assert zerokit("estimate", "7bn", *words, "--seq-len", 8)[0] == 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "code", "words"),
@@ -274,7 +283,12 @@ CONFIG = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "
     ("model", "options", "message"),
     [
         ("absent/config.json", ["--zero-stage", 2], "absent/config.json"),
-        ("0", ["--zero-stage", 2], "model: 0 is no number of parameters"),
+        *(
+            (text, ["--zero-stage", 2], f"model: '{text}' is no number of parameters. Write it like 7.5B")
+            for text in ("0", "7bn", "nan", "inf", "0.5", "1e400", "7.5.1B", "0" * 300)
+        ),
+        ("3b-model", ["--zero-stage", 2], "'3b-model' is "),
+        ("01-ai/no-such-model", ["--zero-stage", 2], "'01-ai/no-such-model' is "),
         (MODEL, ["--zero-stage", 4], "--zero-stage: is 4. Give 0 to 3"),
         (MODEL, ["--zero-stage", "two"], "--zero-stage: 'two' is not a whole number"),
         (MODEL, ["--zero-stage", 2, "--micro-batch-size", "2k"], "'2k' is not a whole number. Write 2000"),
@@ -335,6 +349,8 @@ CONFIG = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "
         ("config.json", ["--zero-stage", 2], "config.json"),
         ("7B", ["--recipe", "mine.yaml"], "zerokit rehearse -m zerokit.train --recipe FILE"),
         ("7B", ["--zero-stage", 2, "--lora-rank", 8], "adapters and frozen modules need a model"),
+        ("7B", ["--zero-stage", 2, "--trainable-parameters", 0], "--trainable-parameters: 0 is not positive"),
+        (MODEL, ["--zero-stage", 2, "--autocast"], "--autocast: DeepSpeed has autocast of its own"),
         (
             "7B",
             ["--zero-stage", 2, "--trainable-parameters", "8B"],

@@ -112,6 +112,13 @@ def test_a_number_of_parameters_has_states_and_buffers_but_no_activations() -> N
     assert any("activations are not counted" in warning for warning in estimated.warnings)
 
 
+@pytest.mark.parametrize(("rank", "is_above"), [(256, False), (257, True), (1_000_000, True)])
+def test_a_lora_rank_above_the_width_is_noted(rank: int, *, is_above: bool) -> None:
+    lora = Lora(rank, ("q_proj", "v_proj"))  # v_proj makes 256 outputs of 512 inputs
+    warnings = estimate(run(2, lora=lora)).warnings
+    assert any(f"the LoRA rank {rank:,} is above 256" in warning for warning in warnings) is is_above
+
+
 def test_lora_trains_little_and_saves_less() -> None:
     full, lora = (estimate(run(2, lora=one)) for one in (None, Lora(8, ("q_proj", "v_proj"))))
     assert lora.num_trainable_parameters == 4 * (8 * (512 + 512) + 8 * (512 + 256))

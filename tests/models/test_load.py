@@ -204,7 +204,8 @@ def test_what_can_be_no_model(name: str, cache: Path) -> None:
 def test_a_hub_id_that_is_nowhere(cache: Path) -> None:
     assert "meta-llama/Llama-3.1-70B" in str(complaint("meta-llama/Lama-3.1-70B"))
     assert "neither" in str(complaint("someone/nothing"))
-    assert "'7.5B' is a number of parameters" in str(complaint("7.5B"))
+    for count in ("7.5B", "7bn", "-7B", "nan"):
+        assert f"'{count}' looks like a number of parameters" in str(complaint(count))
 
 
 def test_a_folder_without_a_config(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar, TypeVar, get_type_hints
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from zerokit.errors import ZerokitError
 from zerokit.reporting.tables import fold
 
 # typer exports one exception of the click it builds on, whose bases are the ones needed here.
@@ -231,6 +232,18 @@ class Command(TyperCommand):
     def completed(self, ctx: Any, words: list[str]) -> list[str] | None:
         """Return the words with the missing ones added; None if that is not possible."""
         return None
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; an error that begins with the name of a parameter gets its option as the place."""
+        try:
+            return super().invoke(ctx)
+        except ZerokitError as error:
+            flags = {param.name: param.opts[0] for param in self.get_params(ctx) if param.param_type_name == "option"}
+            for one in (error, *error.others):
+                name, _, message = one.message.partition(" ")
+                if one.where is None and name in flags and message.startswith(("is ", "must ", "has ")):
+                    one.where, one.message = flags[name], message
+            raise
 
     def missing(self, ctx: Any, words: list[str]) -> list[tuple[Any, str]]:
         """Return the missing parameters, each with its name in an error."""

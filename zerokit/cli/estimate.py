@@ -14,6 +14,7 @@ from zerokit.cli.command import common_options, with_options
 from zerokit.cli.estimate_generation import check_generation, estimate_generation
 from zerokit.cli.estimate_options import CARD, REQUIRED, SIZES, EstimateOptions, sizes
 from zerokit.cli.gpu_options import chosen_gpus, memory_size, note_caveat
+from zerokit.cli.options import count
 from zerokit.cli.output import json_on_stdout, not_stdout, print_json, to_json
 from zerokit.errors import ConfigError, ZerokitError
 from zerokit.files import check_writable, write_file
@@ -141,22 +142,13 @@ def estimate(options: EstimateOptions) -> None:
             "model": shape,
             "cluster": Cluster(axes.num_gpus[0], options.gpus_per_node, None, host_bytes),
             "parallelism": Parallelism(options.sequence_parallel, options.tensor_parallel),
-            "num_trainable_parameters": _count(options.trainable_parameters),
+            "num_trainable_parameters": count(options.trainable_parameters, "--trainable-parameters"),
             "frozen_modules": tuple(options.freeze or ()),
             "chunked_loss": chunked_loss,
         }
         | dict.fromkeys(SIZES.keys() - {"num_gpus"})  # the axes have them, and the cards
     )
     _answer(question, axes, options, as_json=as_json)
-
-
-def _count(text: str | None) -> int | None:
-    from zerokit.units import parse_count
-
-    try:
-        return None if text is None else parse_count(text)
-    except ZerokitError as error:
-        raise ConfigError(error.message, where="--trainable-parameters", hint=error.hint) from None
 
 
 def _answer(question: Question, axes: Axes, options: EstimateOptions, *, as_json: bool) -> None:

@@ -9,19 +9,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from zerokit.cli.command import declaration
 from zerokit.cli.gpu_options import memory_size
 from zerokit.errors import ZerokitError
 from zerokit.rehearsal.options import REPEATED
-from zerokit.units import parse_network, parse_seconds
+from zerokit.units import parse_count, parse_network, parse_seconds
+
+_Number = TypeVar("_Number", int, float)
 
 
-def named(parse: Callable[[str], float]) -> Callable[[str, str], float]:
+def named(parse: Callable[[str], _Number]) -> Callable[[str, str], _Number]:
     """A parser of `zerokit.units`, whose errors name the option."""
 
-    def read(text: str, option: str) -> float:
+    def read(text: str, option: str) -> _Number:
         try:
             return parse(text)
         except ZerokitError as error:
@@ -32,6 +34,14 @@ def named(parse: Callable[[str], float]) -> Callable[[str, str], float]:
 
 seconds = named(parse_seconds)
 network = named(parse_network)
+
+
+def count(text: str | None, option: str) -> int | None:
+    """Read a count of at least 1. ZerokitError if it is none."""
+    number = None if text is None else named(parse_count)(text, option)
+    if number == 0:
+        raise ZerokitError("0 is not positive", where=option, hint="Give more than 0")
+    return number
 
 
 def words(text: str, option: str) -> list[str]:

@@ -15,11 +15,11 @@ from zerokit.cli.asking import AskingCommand
 from zerokit.cli.command import required_unless, with_options
 from zerokit.cli.estimate_options import sizes
 from zerokit.cli.gpu_options import memory_size
-from zerokit.cli.options import network, seconds
+from zerokit.cli.options import count, network, seconds
 from zerokit.cli.output import print_json
 from zerokit.console import note, progress
 from zerokit.documents import printable
-from zerokit.errors import ConfigError, ZerokitError, visible
+from zerokit.errors import ConfigError, visible
 from zerokit.files import check_writable, write_file
 from zerokit.reporting.terminal import show
 from zerokit.units import parse_count
@@ -272,8 +272,8 @@ def _job(options: PlanOptions) -> tuple[PlanJob, dict[str, CardPrice], Offers]:
         model_name=source if isinstance(source, str) else None,
         data=options.data or (),
         recipe=None if options.recipe is None else load_recipe(options.recipe),
-        tokens=_count(options.tokens, "--tokens"),
-        num_examples=_count(options.examples, "--examples"),
+        tokens=count(options.tokens, "--tokens"),
+        num_examples=count(options.examples, "--examples"),
         mean_tokens=options.mean_tokens,
         p95_tokens=options.p95_tokens,
         seq_len=_seq_len(options.seq_len),
@@ -302,13 +302,6 @@ def _job(options: PlanOptions) -> tuple[PlanJob, dict[str, CardPrice], Offers]:
         data_files=tuple(options.data or ()),
     )
     return job, prices, offered
-
-
-def _count(text: str | None, option: str) -> int | None:
-    try:
-        return None if text is None else parse_count(text)
-    except ZerokitError as error:
-        raise ConfigError(error.message, where=option, hint=error.hint) from None
 
 
 def _seq_len(text: str | None) -> int | None:

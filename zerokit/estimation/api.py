@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -21,7 +22,7 @@ from zerokit.hardware.gpus import some_gpu
 from zerokit.memory import Estimate, Generation, Ia3, LearnedTokens, Lora
 from zerokit.memory import estimate as estimate_run
 from zerokit.models import ModelShape, load_model_shape
-from zerokit.units import format_bytes, parse_count, quantity
+from zerokit.units import format_bytes, is_like_count, parse_count, quantity
 from zerokit.validation import check_types, with_checked_types
 
 _LORA = {
@@ -216,13 +217,17 @@ def as_model(model: str | Path | Mapping[str, Any] | ModelShape | int) -> ModelS
 
 
 def bare_count(text: str) -> int | None:
-    """The number in ``"7.5B"``; None for other text, and for the name of a folder."""
+    """The number in ``"7.5B"``; None for other text, and for the name of a file or folder.
+
+    Raises:
+        ZerokitError: the text is meant as a number of parameters, and is not one.
+    """
+    if not is_like_count(text) or os.path.exists(text):  # noqa: PTH110 - any length
+        return None
     try:
         count = parse_count(text)
     except ZerokitError:
-        return None
-    if Path(text).exists():
-        return None
+        count = 0
     if count < 1:
-        raise ZerokitError(f"{text} is no number of parameters", where="model", hint="Write it like 7.5B")
+        raise ZerokitError(f"'{text}' is no number of parameters", where="model", hint="Write it like 7.5B")
     return count

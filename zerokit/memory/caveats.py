@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from zerokit.memory.gpu import GpuReplay
+from zerokit.memory.layout import layout_of
 from zerokit.memory.leaf_modules import not_counted
 from zerokit.memory.overheads import UNCHECKED_ACTIVATIONS
 from zerokit.memory.settings import Settings
@@ -31,6 +32,8 @@ def caveats(run: TrainingRun, settings: Settings, found: GpuReplay) -> Iterator[
         )
     if run.autocast:
         yield "activations and copies of weights under autocast are modelled, and were not compared"
+    if run.lora is not None:
+        yield from _of_rank(run, run.lora.rank)
     if run.learned_tokens is not None:
         yield "learned tokens are modelled, and were not compared with rehearsals"
     zero = run.ds_config.zero_optimization
@@ -59,6 +62,15 @@ def _of_parallelism(run: TrainingRun) -> Iterator[str]:
         )
     if sequence > 1 and run.generation is not None:
         yield "generation is counted without sequence parallelism"
+
+
+def _of_rank(run: TrainingRun, rank: int) -> Iterator[str]:
+    sides = (one.elements // rank for one in layout_of(run).parameters if one.adapter in ("A", "dropped A", "B"))
+    if rank > (smallest := min(sides)):
+        yield (
+            f"the LoRA rank {rank:,} is above {smallest:,}, the smaller side of an adapted matrix: "
+            f"rank {smallest:,} adapts that matrix as well, with fewer parameters"
+        )
 
 
 def _of_4_bits(run: TrainingRun, settings: Settings) -> Iterator[str]:

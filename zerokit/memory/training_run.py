@@ -127,11 +127,11 @@ class TrainingRun(RunOptions):
         if self.load_in_4bit and self.lora is not None and self.lora.dora and self.lora.dropout:
             raise ZerokitError(
                 "DoRA with dropout keeps each unpacked 4-bit weight, which is not counted",
-                where="load_in_4bit",
+                where="--load-in-4bit",
                 hint="Set lora_dropout to 0",
             )
         if sum(one is not None for one in (self.lora, self.ia3, self.learned_tokens)) > 1:
-            raise ZerokitError("two adapters are given", where="peft", hint="Give one of them")
+            raise ZerokitError("two adapters are given", where="--peft", hint="Give one of them")
         if isinstance(self.model, int):
             check_positive(model=self.model)
         if self.activation_offloading and not self.gradient_checkpointing:
@@ -149,7 +149,7 @@ class TrainingRun(RunOptions):
         if self.autocast and not self.without_deepspeed:
             raise ZerokitError(
                 "DeepSpeed has autocast of its own (torch_autocast), which is not estimated",
-                where="autocast",
+                where="--autocast",
                 hint="Give it with --zero-stage none",
             )
 

@@ -15,7 +15,7 @@ from zerokit.models import catalogue, hub_config
 from zerokit.models.count import count
 from zerokit.models.keys import NotCountedError
 from zerokit.models.shape import ModelShape
-from zerokit.units import interpret_number
+from zerokit.units import is_like_count
 
 
 @dataclass(frozen=True)
@@ -94,9 +94,9 @@ def _find(name: str, *, revision: str | None, allow_network: bool) -> _Config:
         return _Config(known.config, _place_in_catalogue(known.id), known.id, stored)
     if path is not None and path.is_file():
         return _read(path, name)
-    if interpret_number(name) is not None:
+    if is_like_count(name):
         raise ModelError(
-            f"'{name}' is a number of parameters, which says nothing of layers",
+            f"'{name}' looks like a number of parameters, which says nothing of layers",
             where="model",
             hint="Name a model of that size, such as one that zerokit models lists",
         )

@@ -19,7 +19,7 @@ from zerokit.data.sources import no_examples, read_examples
 from zerokit.errors import ConfigError, DataError
 from zerokit.hardware import GPUS_PER_NODE
 from zerokit.hub import cached_repository
-from zerokit.planning.workload import Workload
+from zerokit.planning.workload import Workload, check_positive
 from zerokit.recipe.model import DataSection, TaskSection
 from zerokit.training.formats import detect_format
 from zerokit.training.packing import best_fit
@@ -75,9 +75,14 @@ def workload_of(
     if not data and recipe is None and tokens is None and num_examples is None:
         hint = "Give --data FILE, --tokens, or --examples and --mean-tokens"
         raise ConfigError("there are no data to plan for", where="--data", hint=hint)
-    for option, count in (("--tokens", tokens), ("--examples", num_examples), ("--epochs", epochs)):
-        if count is not None and count <= 0:
-            raise ConfigError(f"{count:g} is not positive", where=option, hint="Give more than 0")
+    for option, value in (
+        ("--tokens", tokens),
+        ("--examples", num_examples),
+        ("--mean-tokens", mean_tokens),
+        ("--epochs", epochs),
+        ("--global-batch-size", global_batch_size),
+    ):
+        check_positive(value, where=option)
     task = TaskSection(type="seq2seq" if model.is_encoder_decoder else "causal_lm")
     if recipe is not None:
         task = recipe.recipe.task
@@ -155,7 +160,7 @@ def _log_normal(mean: float | None, p95: float | None, seq_len: int) -> tuple[di
     ln(p95/mean) = z sigma - sigma^2/2, of which the smaller root is taken. The lengths are the quantiles in
     the middle of equally likely parts, times the factor that gives them the mean.
     """
-    if mean is None or not 1 <= mean < 1e12:
+    if mean is None:
         raise ConfigError("their mean length is missing", where="--examples", hint="Add --mean-tokens M")
     z, sigma, guessed = NormalDist().inv_cdf(0.95), _USUAL_SPREAD, "; --p95-tokens changes it"
     if p95 is not None:

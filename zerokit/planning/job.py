@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from zerokit.errors import ConfigError
 from zerokit.hardware.cluster import Parallelism
 from zerokit.memory import Lora
 from zerokit.models import ModelShape
 from zerokit.planning.candidates import Offer
-from zerokit.planning.workload import Workload
+from zerokit.planning.workload import Workload, check_positive
 
 Goal = Literal["cost", "time"]
 
@@ -22,7 +21,7 @@ _MOST = 10**12
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What the user accepts at most. ConfigError if a limit is not positive."""
+    """What the user accepts at most. ConfigError if a limit is not positive, or beyond any."""
 
     deadline_hours: float | None = None
     """All hours that are billed."""
@@ -32,10 +31,7 @@ class Limits:
 
     def __post_init__(self) -> None:
         for limit, option in ((self.deadline_hours, "--deadline"), (self.budget_usd, "--budget")):
-            if limit is not None and not 0 < limit < _MOST:
-                raise ConfigError(
-                    f"{limit:g} is not between 0 and {_MOST:g}", where=option, hint="Give another number"
-                )
+            check_positive(limit, where=option, most=_MOST)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,14 @@ _SIMULATED_SEQUENCES = 4096
 """At least one step."""
 
 
+def check_positive(number: float | None, *, where: str, most: int = _MOST) -> None:
+    """Raise ConfigError if a number is not more than 0, or not less than `most`."""
+    if number is not None and number <= 0:
+        raise ConfigError(f"{number:g} is not positive", where=where, hint="Give more than 0")
+    if number is not None and not number < most:  # nan is not
+        raise ConfigError(f"must be less than {most:g}", where=where, hint="Give another number")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Workload:
     """The data of a run, as far as memory and time depend on it.
@@ -43,12 +51,8 @@ class Workload:
 
     def __post_init__(self) -> None:
         for name in ("num_sequences", "seq_len", "global_batch_size", "epochs"):
-            number = getattr(self, name)
-            if not 0 < number < _MOST:
-                of_data = name == "num_sequences"
-                where = "the data" if of_data else f"--{name.replace('_', '-')}"
-                message = f"{number:g}{' sequences' * of_data} is not between 0 and {_MOST:g}"
-                raise ConfigError(message, where=where, hint="Give another number")
+            where = "the number of sequences" if name == "num_sequences" else f"--{name.replace('_', '-')}"
+            check_positive(getattr(self, name), where=where)
         if self.lengths is not None and not all(
             0 < length <= self.seq_len and count > 0 for length, count in self.lengths.items()
         ):

@@ -6,6 +6,7 @@ Everything subtler is left to lint, which reads the finished config.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import inf
 from typing import get_args
 
 from zerokit.choices import ActivationCheckpointing, OffloadDevice, OptimizerName, Precision, SchedulerName, Target
@@ -123,10 +124,12 @@ class Decisions:
             value = getattr(self, name)
             if value is not None and value < 1:
                 yield f"{name} must be at least 1, not {value}", "Give a whole number of at least 1"
-        if self.gradient_clipping is not None and self.gradient_clipping < 0:
-            yield f"gradient_clipping must be at least 0, not {self.gradient_clipping}", "0 switches it off"
-        if self.learning_rate is not None and self.learning_rate <= 0:
-            yield f"learning_rate must be more than 0, not {self.learning_rate}", "Give a positive number"
+        if self.gradient_clipping is not None and not 0 <= self.gradient_clipping < inf:
+            message = f"gradient_clipping must be at least 0 and finite, not {self.gradient_clipping}"
+            yield message, "0 switches it off"
+        if self.learning_rate is not None and not 0 < self.learning_rate < inf:
+            message = f"learning_rate must be more than 0 and finite, not {self.learning_rate}"
+            yield message, "Write it like 1e-5"
 
     def _offload(self) -> Iterator[tuple[str, str]]:
         devices = (self.offload_optimizer, self.offload_param)
@@ -163,7 +166,7 @@ class Decisions:
             *("gradient_accumulation_steps", "gradient_clipping", "activation_checkpointing"),
         ):
             if getattr(self, name) is not None:
-                yield f"{name} is for training only", f"Leave out {name} or inference"
+                yield f"{name} is for training only", "Leave it out, or choose no inference"
 
     def _optimizer(self) -> Iterator[tuple[str, str]]:
         name = self.optimizer_type
