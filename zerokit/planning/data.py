@@ -132,7 +132,7 @@ def _seq_len(model: ModelShape, seq_len: int | None, recipe: LoadedRecipe | None
         notes.append(f"Sequences have at most {seq_len:,} tokens; --seq-len changes it.")
     if most is not None and seq_len > most:
         message = f"{seq_len:,} tokens are more than the {most:,} positions of {model.name}"
-        raise ConfigError(message, where=where, hint=f"Give {most} or less")
+        raise ConfigError(message, where=where, hint=f"Give {most} or less, or a model folder with more positions")
     return seq_len, notes
 
 
