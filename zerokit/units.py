@@ -139,7 +139,7 @@ def parse_network(text: str) -> float:
     Raises:
         ZerokitError: not a speed.
     """
-    match = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*(?:([gt])(?:bit(?:/s)?|bps))?\s*", text.lower())
+    match = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?(?:e[0-6])?)\s*(?:([gt])(?:bit(?:/s)?|bps))?\s*", text.lower())
     if match is None or float(match[1]) == 0:
         hint = "Write the bits per second of one node, as in 400Gbit or 3.2Tbit"
         raise ZerokitError(f"'{text}' is no network speed", hint=hint)

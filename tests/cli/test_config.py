@@ -201,7 +201,7 @@ def test_an_unwritable_place_is_one_line(zerokit: Run, tmp_path: Path) -> None:
         ),
         (
             ["--zero-stage", 3, "--inference", "--total-steps", 5],
-            "--total-steps: is for training only. Leave it out, or choose no inference",
+            "--total-steps: is for training only. Remove it, or --inference",
         ),
         (
             ["--zero-stage", 3, "--learning-rate", "fast"],

@@ -68,8 +68,14 @@ def test_sub_groups_that_are_not_offloaded_are_on_the_gpu(ratio: float) -> None:
     assert moved == pytest.approx(all_of_it, rel=0.001) if ratio == 0 else 0 < moved < all_of_it
     assert all_on_host.host.steady_bytes - some.host.steady_bytes == pytest.approx(moved, rel=0.001)
     states = some.model_states.optimizer_states
-    assert states.gpu_bytes == pytest.approx((1 - ratio) * states.bytes, abs=1)
-    assert ("on the GPU" in states.place) == (ratio > 0)
+    assert states.gpu_bytes == pytest.approx(12 / 16 * moved, rel=0.001)
+    assert "on the GPU" in states.place or ratio == 0
+
+
+def test_a_single_sub_group_is_offloaded_whole() -> None:
+    zero = {"offload_optimizer": {"device": "cpu", "ratio": 0.75}}
+    states = estimate(run(3, zero=zero)).model_states.optimizer_states
+    assert (states.gpu_bytes, states.place) == (0, "host")
 
 
 def test_pinning_rounds_each_buffer_to_a_power_of_two() -> None:

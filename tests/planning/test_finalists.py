@@ -85,12 +85,13 @@ SCRIPT = "zerokit: error: zerokit.train: the script fails before its first optim
             "[rank1]: torch.OutOfMemoryError: full",
         ),
         ("ValueError: caught\nzerokit: error: no such card\nbye\n", "zerokit: error: no such card"),
+        (f"[W] load error: not found\nException: real\n{SCRIPT}\n", "Exception: real"),
         (f"{SCRIPT}\n", SCRIPT),
         ("Killed\n", "Killed"),
         ("", ""),
     ],
 )
 def test_a_failed_rehearsal_names_its_cause(stderr: str, cause: str) -> None:
-    found = finalists._cause(stderr)
+    found = finalists._find_cause(stderr)
     assert found.startswith(cause)
     assert bool(found) == bool(stderr)

@@ -78,7 +78,8 @@ def check(options: CheckOptions) -> None:
         cluster=Cluster(options.num_gpus, options.gpus_per_node, card, host_bytes),
         **_read_facts(options.model, loaded, options.deepspeed_version),
     )
-    run.cluster.check_nodes()
+    if options.gpus_per_node != GPUS_PER_NODE:
+        run.cluster.check_nodes()
     upgrade = _upgrade(options)
     least = options.severity or ("info" if options.only or upgrade else DEFAULT_SEVERITY)
     selection = Selection(options.only or (), options.disable or (), least)

@@ -156,7 +156,7 @@ def _answer(question: Question, axes: Axes, options: EstimateOptions, *, as_json
     from zerokit.estimation.advice import plain_torch
     from zerokit.estimation.as_json import as_data, sweep_data
     from zerokit.estimation.explain import explanation
-    from zerokit.estimation.fit import given_host_fit
+    from zerokit.estimation.fit import judge_given_host
     from zerokit.estimation.table import estimate_parts, sweep_parts
     from zerokit.reporting.terminal import show
     from zerokit.reporting.verdicts import exit_code
@@ -206,8 +206,9 @@ def _answer(question: Question, axes: Axes, options: EstimateOptions, *, as_json
         else:
             parts = estimate_parts(*answers[0], limits, advice, plain, details=options.details)
         show(parts)
-    judged = [given_host_fit(one) if fit is None else fit for one, fit in answers]
-    raise typer.Exit(exit_code(fit.verdict for fit in judged if fit is not None))
+    is_host_judged = alone is not None and not as_json and not options.explain  # then its verdict is printed
+    fits = [judge_given_host(one) if fit is None and is_host_judged else fit for one, fit in answers]
+    raise typer.Exit(exit_code(fit.verdict for fit in fits if fit is not None))
 
 
 def _adapter(options: EstimateOptions, model: ModelShape | int) -> dict[str, Any]:

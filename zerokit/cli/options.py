@@ -20,7 +20,7 @@ from zerokit.units import parse_count, parse_network, parse_seconds
 _Number = TypeVar("_Number", int, float)
 
 
-def named(parse: Callable[[str], _Number]) -> Callable[[str, str], _Number]:
+def option_parser(parse: Callable[[str], _Number]) -> Callable[[str, str], _Number]:
     """A parser of `zerokit.units`, whose errors name the option."""
 
     def read(text: str, option: str) -> _Number:
@@ -32,13 +32,13 @@ def named(parse: Callable[[str], _Number]) -> Callable[[str, str], _Number]:
     return read
 
 
-seconds = named(parse_seconds)
-network = named(parse_network)
+seconds = option_parser(parse_seconds)
+network = option_parser(parse_network)
 
 
 def count(text: str | None, option: str) -> int | None:
     """Read a count of at least 1. ZerokitError if it is none."""
-    number = None if text is None else named(parse_count)(text, option)
+    number = None if text is None else option_parser(parse_count)(text, option)
     if number == 0:
         raise ZerokitError("0 is not positive", where=option, hint="Give more than 0")
     return number

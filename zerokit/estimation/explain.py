@@ -46,7 +46,7 @@ def explanation(answer: Estimate) -> Iterator[str]:
     yield ""
     yield "Model states of one GPU (ZeRO paper, arXiv 1910.02054, section 5)"
     for line in answer.model_states.each:
-        held = format_bytes(line.bytes) if line.where == "GPU" else f"on the {line.place}"
+        held = format_bytes(line.gpu_bytes) if line.where == "GPU" or line.gpu_share else f"on the {line.where}"
         yield f"  {line.name}: {line.symbols} = {line.numbers} = {held}"
     for title, devices in _DEVICES:
         terms = [term for device in devices for term in answer.terms_of(device)]

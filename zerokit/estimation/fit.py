@@ -51,7 +51,7 @@ def verdict(answer: Estimate, gpu_memory_bytes: int) -> Fit:
     return Fit(worst(judge(low, high, gpu_memory_bytes), host.verdict), low, high, gpu_memory_bytes, host)
 
 
-def given_host_fit(answer: Estimate) -> HostFit | None:
+def judge_given_host(answer: Estimate) -> HostFit | None:
     """Judge a node whose memory the user gave; None: it was not given."""
     if answer.run.cluster.host_bytes is None:
         return None

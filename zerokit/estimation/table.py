@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from zerokit.estimation.advice import Advice, advice_lines, peak_line
-from zerokit.estimation.fit import Fit, Limits, given_host_fit
+from zerokit.estimation.fit import Fit, Limits, judge_given_host
 from zerokit.memory import Estimate, Term
 from zerokit.memory.settings import settings_of
 from zerokit.reporting.phases import phase_words
@@ -37,7 +37,7 @@ def estimate_parts(
     """One estimate: the verdict and one table, with `details` every term."""
     if fit is None:
         yield NO_VERDICT
-        if (host := given_host_fit(answer)) is not None:
+        if (host := judge_given_host(answer)) is not None:
             yield host_line(host)
     else:
         yield verdict_line(fit.verdict, fit.needed_low_bytes, fit.needed_high_bytes, fit.gpu_memory_bytes, fit.host)

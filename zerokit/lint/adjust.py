@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from zerokit.documents import Document, dotted, value_at
-from zerokit.findings import Edit, Finding, Move
+from zerokit.config.normal_form import RENAMED
+from zerokit.documents import Document, KeyPath, dotted, has_value, value_at
+from zerokit.findings import Edit, Finding, Move, Remove, SetValue
 from zerokit.resolving.filled_keys import FILLED
 from zerokit.units import listed
 
@@ -29,19 +30,30 @@ def for_this_run(finding: Finding, document: Document, run: Run) -> Finding:
     return _for_target(finding, document, run.target)
 
 
-def without_contradictions(findings: Sequence[Finding], data: Any) -> Iterator[Finding]:
-    """`findings` without fixes that move different values to one key: the file does not show which is meant."""
-    moves = [edit for finding in findings for edit in finding.fix if isinstance(edit, Move)]
+def drop_contradicting_fixes(findings: Sequence[Finding], data: Any) -> Iterator[Finding]:
+    """`findings` without fixes that bring different values to one key: the file does not show which is meant."""
+    written = [found for finding in findings for found in _values_brought(finding, data)]
     for finding in findings:
-        move = next((edit for edit in finding.fix if isinstance(edit, Move)), None)
-        rivals = [] if move is None else [one.path for one in moves if one.to == move.to and one != move]
-        if move is not None and any(value_at(data, path) != value_at(data, move.path) for path in rivals):
-            section = move.path[:-1]
-            names = [f"'{path[-1] if path[:-1] == section else dotted(path)}'" for path in (move.to, *rivals)]
-            to = names[0] + (" at the top of the file" if len(move.to) == 1 < len(move.path) else "")
-            message = f"{finding.message}; as {to} it contradicts {listed(names[1:])}"
-            finding = replace(finding, message=message, hint=f"Decide on one value, and write it as {to}", fix=())
+        for path, to, value in list(_values_brought(finding, data))[:1]:
+            rivals = [other for other, target, its_value in written if target == to and its_value != value]
+            olds = [(*to[:-1], old) for old, new in RENAMED.items() if new == to[-1]]
+            rivals += [old for old in olds if old != path and has_value(data, old)]
+            if rivals:
+                names = [f"'{one[-1] if one[:-1] == path[:-1] else dotted(one)}'" for one in (to, *rivals)]
+                at = names[0] + (" at the top of the file" if len(to) == 1 < len(path) else "")
+                message = f"{finding.message}; as {at} it contradicts {listed(names[1:])}"
+                finding = replace(finding, message=message, hint=f"Decide on one value, and write it as {at}", fix=())
         yield finding
+
+
+def _values_brought(finding: Finding, data: Any) -> Iterator[tuple[KeyPath, KeyPath, Any]]:
+    """The key that a fix takes away, the key that gets its value, and the value."""
+    removed = next((edit.path for edit in finding.fix if isinstance(edit, Remove)), None)
+    for edit in finding.fix:
+        if isinstance(edit, Move):
+            yield edit.path, edit.to, value_at(data, edit.path)
+        elif isinstance(edit, SetValue) and removed is not None:
+            yield removed, edit.path, edit.value
 
 
 def _is_insisted_on(edit: Edit) -> bool:

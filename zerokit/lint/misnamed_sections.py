@@ -9,7 +9,7 @@ from zerokit.config.repairs import edited
 from zerokit.config.unknown_keys import there_as_well
 from zerokit.documents import Document, KeyPath, dotted, value_at
 from zerokit.findings import Edit, Finding, Move, Remove, ReplaceText, SetValue
-from zerokit.lint.adjust import for_this_run, without_contradictions
+from zerokit.lint.adjust import drop_contradicting_fixes, for_this_run
 from zerokit.resolving.run import Run
 
 _Entry = TypeVar("_Entry")
@@ -51,7 +51,7 @@ def rename_sections(document: Document, run: Run) -> RenamedSections:
     meant, valid = document, load_valid_part(document)
     while move := _first(valid.findings, meant):
         finding, edit = move
-        finding = list(without_contradictions(valid.findings, meant.data))[valid.findings.index(finding)]
+        finding = list(drop_contradicting_fixes(valid.findings, meant.data))[valid.findings.index(finding)]
         found.append(as_in_file(for_this_run(finding, meant, run)))
         moves.append(edit)
         meant = replace(

@@ -17,7 +17,7 @@ from zerokit.config.sections import DeepSpeedConfig
 from zerokit.documents import Document, read_document, value_at
 from zerokit.errors import DocumentError
 from zerokit.findings import SEVERITIES, Edit, Finding, Move, Remove, ReplaceText, SetValue
-from zerokit.lint.adjust import for_this_run, without_contradictions
+from zerokit.lint.adjust import drop_contradicting_fixes, for_this_run
 from zerokit.lint.disabling import apply_disables, read_disables
 from zerokit.lint.folding import fold_placeholders, fold_sections
 from zerokit.lint.launch import Launch
@@ -105,7 +105,7 @@ def check_document(
             elif rule.check is not None:
                 findings += _run(rule, rule.check, subject, valid.written, meant, on_bug)
     findings = [*misnamed, *map(as_in_file, fold_placeholders(findings, meant))]
-    kept, suppressed = apply_disables(list(without_contradictions(findings, document.data)), disables, not_run)
+    kept, suppressed = apply_disables(list(drop_contradicting_fixes(findings, document.data)), disables, not_run)
     kept = [_placed(finding, document) if finding.line is None else finding for finding in kept + of_disables]
     report = select(Report(tuple(kept), not_run, _sorted(suppressed, document)))
     return replace(report, findings=_sorted(fold_sections(report.findings), document))

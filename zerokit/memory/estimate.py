@@ -15,7 +15,7 @@ from zerokit.memory.layout import Layout, layout_of
 from zerokit.memory.model_states import ModelStates
 from zerokit.memory.overheads import UNCHECKED_ACTIVATIONS, UNCHECKED_REST, overhead_terms
 from zerokit.memory.settings import Settings, settings_of
-from zerokit.memory.stage_3 import shard
+from zerokit.memory.stage_3 import num_gpu_groups, shard, sub_groups
 from zerokit.memory.tensor_parallel import divided
 from zerokit.memory.term import Device, Term, total_bytes
 from zerokit.memory.timeline import Held
@@ -227,6 +227,10 @@ def _in_letters(terms: list[Term], layout: Layout) -> Iterator[Term]:
 
 def _model_states(run: TrainingRun, layout: Layout, settings: Settings) -> ModelStates:
     states = settings.model_states(layout.unpacked.num_parameters, layout.num_trainable)
+    if settings.gpu_share:
+        groups = sub_groups(layout, settings)
+        on_gpu = sum(map(sum, groups[: num_gpu_groups(groups, settings)])) / max(sum(map(sum, groups)), 1)
+        states = replace(states, optimizer_states=replace(states.optimizer_states, gpu_share=on_gpu))
     if not layout.packed:
         return states
     packed = replicated_bytes(layout, settings.stage, double_quant=run.double_quant)

@@ -12,7 +12,7 @@ from zerokit.memory.param_coordinator import secondary_shard
 from zerokit.memory.pinned_memory import STAGING, PinnedMemory
 from zerokit.memory.settings import Settings
 from zerokit.memory.stage_1_2 import flattens_on_gpu, slices_of
-from zerokit.memory.stage_3 import kept_groups, shard, sub_groups
+from zerokit.memory.stage_3 import num_gpu_groups, shard, sub_groups
 from zerokit.memory.term import TERM_KINDS
 from zerokit.memory.timeline import Held, Timeline
 from zerokit.reporting.phases import Phase
@@ -201,7 +201,7 @@ class _Host:
             if settings.offload_optimizer == "nvme":
                 largest = aligned(max(map(sum, groups)), settings.master_bytes)
                 self.timeline.hold(SWAP_BUFFERS, _ALIGNED, settings.optimizer_buffers * largest)
-            kept = kept_groups(groups, settings)
+            kept = num_gpu_groups(groups, settings)
             self._masters(groups, in_flat, kept)
             self._memory.keep(GRADIENT_SHARDS, settings.accumulation_bytes, total, pinned=settings.pin_optimizer)
             self.timeline.enter("step")

@@ -29,7 +29,7 @@ class ModelState:
     where: Place = "GPU"
     packed_bytes: int = 0
     """q: bytes of 4-bit parameters, Φ₄, which each GPU holds."""
-    kept_share: float = 0.0
+    gpu_share: float = 0.0
     """Of what is offloaded, the share that stays on the GPU."""
 
     @property
@@ -40,15 +40,15 @@ class ModelState:
     @property
     def gpu_bytes(self) -> int:
         """Of one rank, on its GPU."""
-        offloaded = round((self.bytes - self.packed_bytes) * (1 - self.kept_share))
+        offloaded = round((self.bytes - self.packed_bytes) * (1 - self.gpu_share))
         return self.bytes - (0 if self.where == "GPU" else offloaded)
 
     @property
     def place(self) -> str:
         """``"host"``, or ``"host, 25% on the GPU"``."""
-        if self.where == "GPU" or not self.kept_share:
+        if self.where == "GPU" or not self.gpu_share:
             return self.where
-        return "GPU" if self.kept_share == 1 else f"{self.where}, {self.kept_share:.0%} on the GPU"
+        return "GPU" if self.gpu_share == 1 else f"{self.where}, {self.gpu_share:.0%} on the GPU"
 
     @property
     def symbols(self) -> str:
@@ -105,7 +105,6 @@ def model_states(
     parameters_at: Place = "GPU",
     gradients_at: Place = "GPU",
     optimizer_states_at: Place = "GPU",
-    optimizer_states_kept: float = 0.0,
 ) -> ModelStates:
     """Model states of one rank: 2Φ + 2Φ + KΦ bytes, each divided by N if its stage partitions it.
 
@@ -124,7 +123,6 @@ def model_states(
         parameters_at: the device, if they are offloaded.
         gradients_at: the same for gradients.
         optimizer_states_at: the same for optimizer states.
-        optimizer_states_kept: the share of offloaded optimizer states that stays on the GPU.
 
     Raises:
         ZerokitError: a size is not positive, the stage is not 0 to 3, or there are more trainable parameters
@@ -161,7 +159,6 @@ def model_states(
             trainable,
             shared(from_stage=1),
             optimizer_states_at,
-            kept_share=optimizer_states_kept,
         ),
     )
 

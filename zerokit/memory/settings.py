@@ -44,7 +44,7 @@ class Settings:
     optimizer: OptimizerFacts
     accumulation_steps: int
     offload_optimizer: Where
-    kept_share: float
+    gpu_share: float
     """Share of the sub-groups of offloaded optimizer states that stay on the GPU: 1 - `ratio`."""
     pin_optimizer: bool
     optimizer_buffers: int
@@ -112,7 +112,6 @@ class Settings:
             parameters_at=_PLACES[self.offload_param],
             gradients_at="host" if offloaded and self.stage >= 2 else "GPU",
             optimizer_states_at=_PLACES[self.offload_optimizer],
-            optimizer_states_kept=self.kept_share,
         )
 
 
@@ -147,7 +146,7 @@ def settings_of(run: TrainingRun) -> Settings:
         optimizer=optimizer,
         accumulation_steps=run.gradient_accumulation_steps or _number(config.gradient_accumulation_steps) or 1,
         offload_optimizer=_where(optimizer_section) if stage > 0 else "none",
-        kept_share=1 - optimizer_section.ratio if stage == 3 and _where(optimizer_section) == "cpu" else 0.0,
+        gpu_share=1 - optimizer_section.ratio if stage == 3 and _where(optimizer_section) == "cpu" else 0.0,
         pin_optimizer=optimizer_section is not None and optimizer_section.pin_memory,
         optimizer_buffers=optimizer_section.buffer_count if optimizer_section is not None else 0,
         offload_param=_where(param_section) if stage == 3 else "none",

@@ -36,8 +36,8 @@ OVERFLOW = TERM_KINDS["stage_3.OVERFLOW"]
 NORM = TERM_KINDS["stage_3.NORM"]
 STEP_GRADIENTS = TERM_KINDS["stage_3.STEP_GRADIENTS"]
 FLAT_GRADIENTS = TERM_KINDS["stage_3.FLAT_GRADIENTS"]
-KEPT_GRADIENTS = TERM_KINDS["stage_3.KEPT_GRADIENTS"]
-KEPT_TEMPORARY = TERM_KINDS["stage_3.KEPT_TEMPORARY"]
+GPU_GRADIENTS = TERM_KINDS["stage_3.GPU_GRADIENTS"]
+GPU_TEMPORARY = TERM_KINDS["stage_3.GPU_TEMPORARY"]
 
 _NORM_PIECE = 250_000_000
 """Elements: `_constant_buffered_norm2`."""
@@ -71,9 +71,9 @@ def _sub_groups(shards: list[int], settings: Settings) -> list[list[int]]:
     return groups
 
 
-def kept_groups(groups: list[list[int]], settings: Settings) -> int:
+def num_gpu_groups(groups: list[list[int]], settings: Settings) -> int:
     """How many sub-groups, the first ones, offload leaves on the GPU: `_create_fp32_partitions`."""
-    return int(settings.kept_share * len(groups))
+    return int(settings.gpu_share * len(groups))
 
 
 @lru_cache(maxsize=128)
@@ -143,7 +143,7 @@ class Stage3(Stage):
     @property
     def _updated_here(self) -> list[list[int]]:
         """Sub-groups that the GPU updates."""
-        return self._groups[: kept_groups(self._groups, self._settings)] if self._offloads else self._groups
+        return self._groups[: num_gpu_groups(self._groups, self._settings)] if self._offloads else self._groups
 
     def start(self) -> None:
         """`_create_fp32_partitions` clones the cast parameters; then `_setup_for_real_optimizer`."""
@@ -167,7 +167,7 @@ class Stage3(Stage):
         timeline.hold(MASTER, settings.master_bytes, sum(map(sum, on_gpu)))
         timeline.spike(CLONES, settings.master_bytes, max(map(sum, on_gpu), default=0))
         if self._offloads:
-            timeline.hold(KEPT_GRADIENTS, settings.master_bytes, sum(map(sum, on_gpu)))
+            timeline.hold(GPU_GRADIENTS, settings.master_bytes, sum(map(sum, on_gpu)))
         else:
             timeline.hold(GRADIENTS, settings.accumulation_bytes, self.partition)
         timeline.hold(REDUCE_BUCKET, settings.communication_bytes, settings.reduce_bucket)
@@ -267,7 +267,7 @@ class Stage3(Stage):
         if self._offloads:
             # torch.optim.AdamW updates them: `backup_optimizer`.
             for group in self._updated_here:
-                timeline.spike(KEPT_TEMPORARY, settings.moment_bytes, sum(group))
+                timeline.spike(GPU_TEMPORARY, settings.moment_bytes, sum(group))
             return
         if settings.precision == "fp16":
             timeline.spike(OVERFLOW, settings.accumulation_bytes + 1, self.partition)

@@ -217,7 +217,7 @@ def _words(offer: Offer, job: PlanJob) -> Iterator[str]:
     else:
         yield from ("--hardware", str(job.hardware.absolute()))
     if offer.network_gbit_s is not None:
-        yield from ("--network", f"{offer.network_gbit_s:g}")
+        yield from ("--network", f"{offer.network_gbit_s:.12g}")
     if offer.cluster.host_bytes is not None:
         yield from ("--host-memory", str(offer.cluster.host_bytes))
     yield from ("--no-advise", "--timeout", _TIMEOUT, "--format", "json")
@@ -245,18 +245,18 @@ def _run(files: dict[str, str], words: list[str]) -> dict[str, Any]:
     try:
         report = json.loads(done.stdout)
     except ValueError:
-        raise ZerokitError(f"the rehearsal failed: {_cause(done.stderr) or done.returncode}") from None
+        raise ZerokitError(f"the rehearsal failed: {_find_cause(done.stderr) or done.returncode}") from None
     if not isinstance(report, dict) or report.get("time") is None or report["fit"]["host"] is None:
         raise ZerokitError("the rehearsal reports no time")
     return report
 
 
-def _cause(stderr: str) -> str:
+def _find_cause(stderr: str) -> str:
     """The line that names the cause: zerokit's error, or the exception of a script that fails, else the last line."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    error = next((line for line in lines if "error:" in line), "")
+    error = next((line for line in lines if line.startswith("zerokit: error:")), "")
     if "the script fails" in error:
-        raised = [line for line in lines if re.match(r"(\[rank\d+\]: )?[A-Za-z_][\w.]*(Error|Exception)\b", line)]
+        raised = [line for line in lines if re.match(r"(\[rank\d+\]: )?[\w.]*(Error|Exception)(:|$)", line)]
         return raised[-1] if raised else error
     return error or (lines[-1] if lines else "")
 

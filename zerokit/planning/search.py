@@ -195,9 +195,11 @@ class Miss:
     @property
     def lacks_activations(self) -> bool:
         """Whether it would fit the GPU without its activations and their share of the allocator's unused memory."""
-        middle = (self.need.device_low + self.need.device_high) / 2
-        share = self.need.at_peak.get("activations", 0) / max(sum(self.need.at_peak.values()), 1)
-        return middle * (1 - share) <= self.offer.gpu.memory_bytes < middle
+        need, activations = self.need, self.need.at_peak.get("activations", 0)
+        unused = (need.device_high - need.device_low) / 2
+        share = activations / max(sum(need.at_peak.values()), 1)
+        without = need.device_low - activations + unused * (1 - share)
+        return without <= self.offer.gpu.memory_bytes < need.device_low + unused
 
 
 @dataclass

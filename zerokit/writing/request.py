@@ -166,7 +166,7 @@ class Decisions:
             *("gradient_accumulation_steps", "gradient_clipping", "activation_checkpointing"),
         ):
             if getattr(self, name) is not None:
-                yield f"{name} is for training only", "Leave it out, or choose no inference"
+                yield f"{name} is for training only", "Remove it, or --inference"
 
     def _optimizer(self) -> Iterator[tuple[str, str]]:
         name = self.optimizer_type

@@ -61,12 +61,12 @@ def old_and_new_key(subject: Subject) -> Iterator[Hit]:
     for path, message in refused_together(subject.config):
         if path[0] == ZERO:
             old, new = str(path[-1]), RENAMED[str(path[-1])]
-            agree = _agree(getattr(subject.zero, old), getattr(subject.zero, new))
+            agree = _means_same(getattr(subject.zero, old), getattr(subject.zero, new))
             hint = f"Remove '{old}'" if agree else f"They differ: decide on one value, and write it as '{new}'"
             yield Hit(path, message, hint, (Remove(path),) if agree else ())
 
 
-def _agree(old: bool | None, new: object) -> bool:
+def _means_same(old: bool | None, new: object) -> bool:
     """Whether a deprecated key and its replacement mean the same. An old key of null means nothing."""
     meant = new if isinstance(new, bool) else {"cpu": True, "none": False}.get(getattr(new, "device", "none"))
     return old is None or old == meant
