@@ -62,6 +62,7 @@ def test_defaults_are_shown_on_demand(zerokit: Run) -> None:
     [
         ("model: FOLDER\ntraining: {learning_rat: 1}", "3 (training.learning_rat): 'learning_rat' is not a"),
         ("model: FOLDER\ntraining: {max_steps: many}", "3 (training.max_steps): expected a whole number, found the"),
+        ("model: FOLDER\nparallel: {sequence: 2}", "3 (parallel.sequence): sequence parallelism needs ZeRO-3, and a"),
         ("model: ./absent\n", "2 (model): no such folder or config.json: './absent'. If it lies"),
     ],
 )
@@ -72,6 +73,15 @@ def test_a_recipe_is_refused_as_train_would(zerokit: Run, model: Path, recipe: s
     assert message in refused(zerokit, "resolve", "--recipe", file)
     if "absent" in recipe:
         assert zerokit("resolve", "--recipe", file, "--model", model)[0] == 0
+
+
+def test_groups_of_a_recipe_that_do_not_divide_the_gpus_are_refused_once(
+    zerokit: Run, model: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "recipe.yaml"
+    file.write_text(f"model: {model}\ndata: {{train: x.jsonl}}\nparallel: {{tensor: 3}}\n")
+    code, out, _ = zerokit("resolve", "--recipe", file, "--num-gpus", 2, "--format", "json")
+    assert (code, json.loads(out)["refused"]) == (1, ["2 GPUs do not divide into groups of 3 of tensor parallelism"])
 
 
 def test_the_optimizer_that_a_recipe_names_is_in_its_ds_config(zerokit: Run, model: Path, tmp_path: Path) -> None:

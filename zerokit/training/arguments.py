@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from zerokit import console
 from zerokit.checkpoint.source import read_model_config
 from zerokit.choices import OUTPUT_DIR
-from zerokit.config import load_ds_config, read_ds_config
+from zerokit.config import load_ds_config
 from zerokit.config.load import as_error
 from zerokit.config.sections import OffloadParam
 from zerokit.distributed.group import count_gpus
@@ -38,8 +38,7 @@ from zerokit.training.sequence_parallel import parallelism_config
 from zerokit.training.tensor_parallel import check_tensor_parallel
 from zerokit.training.trackers import trackers
 from zerokit.units import format_bytes, quantity
-from zerokit.writing.build import build_ds_config
-from zerokit.writing.named_optimizer import write_optimizer
+from zerokit.writing.named_optimizer import recipe_ds_config, write_optimizer
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, TrainingArguments
@@ -60,8 +59,6 @@ _ADDED_BY_RECIPE = ("no-batch-size", "lost-argument", "accelerate-without-zero",
 
 _NOT_DATA_PARALLEL = ("pipeline", "expert_parallel", "sequence_parallel_size")
 
-DEFAULT_ZERO_STAGE = 2
-
 
 def resolve_arguments(loaded: LoadedRecipe, *, place: GroupPlace, default_precision: str) -> Resolved:
     """Check the recipe's training keys and ds_config, and settle them with each other.
@@ -73,7 +70,7 @@ def resolve_arguments(loaded: LoadedRecipe, *, place: GroupPlace, default_precis
         RecipeError: an unknown training key, or a value of the wrong type.
         ConfigError: the ds_config is not valid, or contradicts the training keys.
     """
-    document, settled = write_optimizer(_ds_document(loaded), loaded)
+    document, settled = write_optimizer(recipe_ds_config(loaded), loaded)
     checked = check_without_imports(settled.recipe.training, settled.origins)
     training = {key: value for key, value in checked.items() if value is not None or key not in _DEFAULTS}
     _check_ds_config(document, loaded, place, named=settled is not loaded)
@@ -94,22 +91,6 @@ def resolve_arguments(loaded: LoadedRecipe, *, place: GroupPlace, default_precis
         ds_where=ds_where,
         where=lambda name: loaded.where(*recipe_path(name, loaded)),
     )
-
-
-def _ds_document(loaded: LoadedRecipe) -> Document:
-    """The recipe's ds_config with the lines of its file, or of the recipe if it is inline."""
-    source = loaded.recipe.deepspeed
-    if source is None:
-        default = build_ds_config(zero_stage=DEFAULT_ZERO_STAGE, precision=None).dump()
-        return Document(default, "zerokit's default ds_config")
-    if isinstance(source, str):
-        document = read_ds_config(source)
-        if not isinstance(document.data, dict):
-            raise ConfigError("is not a JSON object", where=document.name, hint="Write { ... }")
-        return document
-    written = loaded.origins.document.positions.items()
-    positions = {path[1:]: place for path, place in written if path[:1] == ("deepspeed",)}
-    return Document(source, loaded.where("deepspeed"), positions)
 
 
 def _check_ds_config(document: Document, loaded: LoadedRecipe, place: GroupPlace, *, named: bool) -> None:
@@ -149,7 +130,7 @@ def _place(path: KeyPath, document: Document, loaded: LoadedRecipe) -> str:
 
 def ds_config_place(loaded: LoadedRecipe, path: KeyPath) -> str:
     """The place of a key of the recipe's ds_config, for an error."""
-    return _place(path, _ds_document(loaded), loaded)
+    return _place(path, recipe_ds_config(loaded), loaded)
 
 
 def recipe_path(name: str, loaded: LoadedRecipe) -> KeyPath:
