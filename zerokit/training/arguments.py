@@ -25,14 +25,12 @@ from zerokit.distributed.parallel_groups import GroupPlace
 from zerokit.distributed.ranks import read_ranks
 from zerokit.documents import Document, KeyPath, value_at
 from zerokit.errors import ConfigError, ModelError, RecipeError
-from zerokit.hardware.cluster import Cluster
-from zerokit.lint import check_document
+from zerokit.lint.refusals import errors_of_training
 from zerokit.models import load_model_shape
 from zerokit.recipe.training_keys import OwnKeys, check_without_imports
 from zerokit.resolving.arguments import TRAINER_DEFAULTS
 from zerokit.resolving.contradictions import Resolved, resolve_for_trainer
 from zerokit.resolving.nvme_buffers import PLACE, uses_nvme_for_parameters
-from zerokit.resolving.run import Run
 from zerokit.training.optimizers import check_offloaded_optimizer, replace_fused_optimizer
 from zerokit.training.sequence_parallel import parallelism_config
 from zerokit.training.tensor_parallel import check_tensor_parallel
@@ -52,12 +50,6 @@ _DEFAULTS: dict[str, Any] = {
     "include_num_input_tokens_seen": "non_padding",
     "logging_nan_inf_filter": False,  # it would log a loss that is no number as 0
 }
-
-# Findings about keys that are absent from the ds_config and that the recipe fills, and about its text, which
-# the Trainer does not get to read.
-_ADDED_BY_RECIPE = ("no-batch-size", "lost-argument", "accelerate-without-zero", "not-plain-json")
-
-_NOT_DATA_PARALLEL = ("pipeline", "expert_parallel", "sequence_parallel_size")
 
 
 def resolve_arguments(loaded: LoadedRecipe, *, place: GroupPlace, default_precision: str) -> Resolved:
@@ -106,21 +98,12 @@ def _check_ds_config(document: Document, loaded: LoadedRecipe, place: GroupPlace
             return loaded.where("training", "optim")
         return _place(path, document, loaded)
 
-    run = Run(target="trainer", cluster=Cluster(place.world_size), parallelism=place.parallelism)
-    report = check_document(document, run)
-    problems = [problem for problem in report.findings if problem.rule not in _ADDED_BY_RECIPE]
-    errors = [problem for problem in problems if problem.severity == "error"]
-    if errors:
+    if errors := errors_of_training(document, place.world_size, place.parallelism):
         options = ["--target", "trainer", "--num-gpus", str(place.world_size)]
         recipe = loaded.origins.document.name
         if Path(recipe).is_file():
             options += ["--recipe", recipe]
         raise as_error(errors, document, where=where(errors[0].path), options=options)
-    for key in _NOT_DATA_PARALLEL:
-        if document.data.get(key) not in (None, 1):
-            raise ConfigError(
-                "divides the model in a way that zerokit train does not run", where=where((key,)), hint="Remove it"
-            )
 
 
 def _place(path: KeyPath, document: Document, loaded: LoadedRecipe) -> str:
