@@ -29,9 +29,10 @@ def errors_of_training(document: Document, num_gpus: int, parallelism: Paralleli
     run = Run(target="trainer", cluster=Cluster(num_gpus), parallelism=parallelism)
     found = check_document(document, run).findings
     errors = [one for one in found if one.severity == "error" and one.rule not in _ADDED_BY_RECIPE]
-    why = "divides the model in a way that zerokit train does not run"
-    divides = [key for key in ("pipeline", "expert_parallel") if document.data.get(key) not in (None, 1)]
-    return errors or [Finding((key,), why, "Remove it") for key in divides[:1]]
+    for key in () if errors else ("pipeline", "expert_parallel"):
+        if document.data.get(key) not in (None, 1):
+            return [Finding((key,), "divides the model in a way that zerokit train does not run", "Remove it")]
+    return errors
 
 
 def refusals(subject: Subject) -> Iterator[tuple[str, Refused]]:

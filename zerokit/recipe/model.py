@@ -223,6 +223,12 @@ class ParallelSection(Section):
     tensor: Annotated[int, Field(ge=1)] = 1
     """GPUs that divide each layer (DeepSpeed's AutoTP)."""
 
+    @model_validator(mode="after")
+    def _one_kind(self) -> ParallelSection:
+        if self.sequence > 1 and self.tensor > 1:
+            raise ValueError("sequence and tensor do not go together: AutoTP replaces the groups; remove one of them")
+        return self
+
 
 PeftType = Literal["lora", "qlora", "ia3", "p_tuning", "prefix_tuning", "prompt_tuning"]
 """What can be `peft.type`; ``lora`` where the section does not say."""

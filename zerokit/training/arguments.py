@@ -92,18 +92,15 @@ def _check_ds_config(document: Document, loaded: LoadedRecipe, place: GroupPlace
     Args:
         named: whether `training.optim` names the optimizer.
     """
-
-    def where(path: KeyPath) -> str:
-        if named and path[:1] == ("optimizer",):
-            return loaded.where("training", "optim")
-        return _place(path, document, loaded)
-
     if errors := errors_of_training(document, place.world_size, place.parallelism):
         options = ["--target", "trainer", "--num-gpus", str(place.world_size)]
         recipe = loaded.origins.document.name
         if Path(recipe).is_file():
             options += ["--recipe", recipe]
-        raise as_error(errors, document, where=where(errors[0].path), options=options)
+        path = errors[0].path
+        of_optim = named and path[:1] == ("optimizer",)
+        where = loaded.where("training", "optim") if of_optim else _place(path, document, loaded)
+        raise as_error(errors, document, where=where, options=options)
 
 
 def _place(path: KeyPath, document: Document, loaded: LoadedRecipe) -> str:

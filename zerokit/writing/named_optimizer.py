@@ -25,7 +25,7 @@ def recipe_ds_config(loaded: LoadedRecipe) -> Document:
     """The recipe's ds_config with the lines of its file, or of the recipe if it is inline.
 
     Raises:
-        ConfigError: the file is not a ds_config.
+        ConfigError: the file cannot be read.
         RecipeError: the recipe has none, and the default does not go with its parallelism.
     """
     source = loaded.recipe.deepspeed
@@ -38,10 +38,7 @@ def recipe_ds_config(loaded: LoadedRecipe) -> Document:
             )
         return Document(build_ds_config(zero_stage=2, precision=None).dump(), "zerokit's default ds_config")
     if isinstance(source, str):
-        document = read_ds_config(source)
-        if not isinstance(document.data, dict):
-            raise ConfigError("is not a JSON object", where=document.name, hint="Write { ... }")
-        return document
+        return read_ds_config(source)
     written = loaded.origins.document.positions.items()
     positions = {path[1:]: place for path, place in written if path[:1] == ("deepspeed",)}
     return Document(source, loaded.where("deepspeed"), positions)
