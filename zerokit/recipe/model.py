@@ -64,7 +64,7 @@ class ModelSection(Section):
     revision: str | None = None
     """Branch, tag or commit of a Hub model."""
     from_config: dict[str, Any] | str | None = None
-    """Start from scratch: keys of the architecture's config (``model_type`` first), or a config.json."""
+    """Start from scratch: keys of the architecture's config (``model_type`` first), or a config.json or its folder."""
     tokenizer: str | TokenizerTraining | None = None
     """A Hub id or folder, or one to train; by default the model's own."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
