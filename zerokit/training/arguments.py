@@ -99,18 +99,14 @@ def _check_ds_config(document: Document, loaded: LoadedRecipe, place: GroupPlace
             options += ["--recipe", recipe]
         path = errors[0].path
         of_optim = named and path[:1] == ("optimizer",)
-        where = loaded.where("training", "optim") if of_optim else _place(path, document, loaded)
+        where = loaded.where("training", "optim") if of_optim else ds_config_place(loaded, path)
         raise as_error(errors, document, where=where, options=options)
-
-
-def _place(path: KeyPath, document: Document, loaded: LoadedRecipe) -> str:
-    inline = not isinstance(loaded.recipe.deepspeed, str)
-    return loaded.where("deepspeed", *path) if inline else document.where(path)
 
 
 def ds_config_place(loaded: LoadedRecipe, path: KeyPath) -> str:
     """The place of a key of the recipe's ds_config, for an error."""
-    return _place(path, recipe_ds_config(loaded), loaded)
+    inline = not isinstance(loaded.recipe.deepspeed, str)
+    return loaded.where("deepspeed", *path) if inline else recipe_ds_config(loaded).where(path)
 
 
 def recipe_path(name: str, loaded: LoadedRecipe) -> KeyPath:
