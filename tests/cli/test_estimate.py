@@ -189,6 +189,7 @@ def test_a_folder_named_like_a_count_is_a_model(zerokit: Run, tmp_path: Path, mo
             "Longest sequences at micro batch 1 on 8 GPUs of 80.00 GiB: |"
             "Fewest GPUs of 80.00 GiB: 1\nThese are sizes that certainly fit (tight",
         ),
+        (["--fit", "64MiB"], 1, "Fewest GPUs of 64.00 MiB: no number with these settings\n"),
     ],
 )
 def test_whether_it_fits_is_the_exit_code(zerokit: Run, options: list[str], code: int, words: str) -> None:

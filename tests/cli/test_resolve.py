@@ -1,4 +1,5 @@
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -6,6 +7,10 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import refused
+from zerokit.distributed.parallel_groups import GroupPlace
+from zerokit.errors import ConfigError
+from zerokit.hardware.cluster import Parallelism
+from zerokit.recipe import load_recipe
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -62,6 +67,7 @@ def test_defaults_are_shown_on_demand(zerokit: Run) -> None:
     [
         ("model: FOLDER\ntraining: {learning_rat: 1}", "3 (training.learning_rat): 'learning_rat' is not a"),
         ("model: FOLDER\ntraining: {max_steps: many}", "3 (training.max_steps): expected a whole number, found the"),
+        ("model: FOLDER\nparallel: {sequence: 2}", "3 (parallel.sequence): sequence parallelism needs ZeRO-3, and a"),
         ("model: ./absent\n", "2 (model): no such folder or config.json: './absent'. If it lies"),
     ],
 )
@@ -72,6 +78,40 @@ def test_a_recipe_is_refused_as_train_would(zerokit: Run, model: Path, recipe: s
     assert message in refused(zerokit, "resolve", "--recipe", file)
     if "absent" in recipe:
         assert zerokit("resolve", "--recipe", file, "--model", model)[0] == 0
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("sequence_parallel_size: 2", "'sequence_parallel_size' divides no sequences here; DeepSpeed only counts 2 "),
+        ("pipeline: {stages: 2}", "divides the model in a way that zerokit train does not run"),
+    ],
+)
+def test_resolve_and_train_refuse_the_same_of_a_recipe(
+    zerokit: Run, model: Path, tmp_path: Path, key: str, message: str
+) -> None:
+    file = tmp_path / "recipe.yaml"
+    recipe = f"model: {model}\ndata: {{train: x.jsonl}}\nparallel: {{sequence: 2}}\ndeepspeed:\n  {key}\n"
+    file.write_text(f"{recipe}  zero_optimization: {{stage: 3}}\n")
+    code, out, _ = zerokit("resolve", "--recipe", file, "--num-gpus", 2, "--format", "json")
+    (only,) = json.loads(out)["refused"]
+    assert (code, only[: len(message)]) == (1, message)
+    from zerokit.training.arguments import resolve_arguments
+
+    place = GroupPlace(0, 2, Parallelism(2))
+    with pytest.raises(ConfigError, match=re.escape(only)) as error:
+        resolve_arguments(load_recipe(file), place=place, default_precision="fp32")
+    assert str(error.value.hint).startswith("Remove it")
+
+
+def test_groups_of_a_recipe_that_do_not_divide_the_gpus_are_refused_once(
+    zerokit: Run, model: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "recipe.yaml"
+    file.write_text(f"model: {model}\ndata: {{train: x.jsonl}}\nparallel: {{tensor: 3}}\n")
+    code, out, _ = zerokit("resolve", "--recipe", file, "--num-gpus", 2, "--format", "json")
+    assert (code, json.loads(out)["refused"]) == (1, ["2 GPUs do not divide into groups of 3 of tensor parallelism"])
 
 
 def test_the_optimizer_that_a_recipe_names_is_in_its_ds_config(zerokit: Run, model: Path, tmp_path: Path) -> None:

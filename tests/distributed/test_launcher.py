@@ -63,7 +63,7 @@ from zerokit.distributed.launcher import run_launcher
 def restart(crash):
     print("may be restarted:", crash, file=sys.stderr)
 
-sys.exit(run_launcher(sys.argv[1:], 2, os.environ, again="Start it again", restart=restart))
+sys.exit(run_launcher(sys.argv[1:], 2, os.environ, again=lambda: "Start it again", restart=restart))
 """
 
 

@@ -107,7 +107,7 @@ for number in (signal.SIGTERM, signal.SIGINT):
 RUN = """
 import os, sys
 from zerokit.distributed.launcher import run_launcher
-sys.exit(run_launcher(sys.argv[1:], 1, os.environ, again="Start it again"))
+sys.exit(run_launcher(sys.argv[1:], 1, os.environ, again=lambda: "Start it again"))
 """
 
 

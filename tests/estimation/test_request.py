@@ -227,9 +227,19 @@ def test_model_parallel_sizes_leave_no_gap(stated: dict[str, Any], steps: int) -
 
 
 @pytest.mark.parametrize("target", ["trainer", "deepspeed"])
-def test_a_group_that_does_not_divide_the_gpus_is_the_options(target: str) -> None:
-    with pytest.raises(ZerokitError, match=r"^--sequence-parallel: 8 GPUs do not divide into groups of 3"):
-        run(zero_stage=3, parallelism=Parallelism(3), target=target)
+@pytest.mark.parametrize("settings", [{}, {"ds_config": {"train_batch_size": 64, "zero_optimization": {"stage": 3}}}])
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ((3, 1), "--sequence-parallel: 8 GPUs do not divide into groups of 3"),
+        ((8, 8), "--tensor-parallel: tensor parallelism does not go with sequence parallelism"),
+    ],
+)
+def test_a_group_that_does_not_divide_the_gpus_is_the_options(
+    target: str, settings: dict[str, Any], sizes: tuple[int, int], words: str
+) -> None:
+    with pytest.raises(ZerokitError, match=f"^{words}"):
+        run(**(settings or {"zero_stage": 3}), parallelism=Parallelism(*sizes), target=target)
 
 
 def test_accumulation_that_deepspeed_divides_among_unknown_ranks_is_requested() -> None:

@@ -70,7 +70,7 @@ def test_groups_that_do_not_divide_the_gpus_have_no_batch_size() -> None:
 def test_a_group_of_a_recipe_counts_once(parallel: dict[str, int], train: int, right: bool) -> None:
     config: dict[str, Any] = {**STAGE_3, "gradient_accumulation_steps": 1, "train_batch_size": train}
     assert (found("batch-size", config, recipe=recipe(parallel=parallel), num_gpus=8) == []) is right
-    with nullcontext() if right else pytest.raises(ConfigError, match="2 ranks is 2"):
+    with nullcontext() if right else pytest.raises(ConfigError, match="2 groups of 4 ranks is 2"):
         resolve_for_trainer(config, {}, default_precision="bf16", world_size=8, parallelism=Parallelism(**parallel))
 
 

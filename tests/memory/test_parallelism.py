@@ -81,6 +81,7 @@ def test_tensor_parallelism_leaves_fewer_ranks_to_zero(stage: int) -> None:
         ({"sequence": 16, "world_size": 16}, "--sequence-parallel: .* 8 attention heads, 4 of keys and values"),
         ({"tensor": 8}, "--tensor-parallel: .* over 8 GPUs does not divide .* Choose a divisor of 4"),
         ({"sequence": 2, "attention": "eager"}, "--sequence-parallel: .* does not go with eager attention"),
+        ({"tensor": 8, "sequence": 8, "stage": 2}, "--tensor-parallel: .* does not go with sequence parallelism"),
         ({"tensor": 2, "sequence": 2}, "--tensor-parallel: .* does not go with sequence parallelism"),
         ({"tensor": 2, "model": load_model_shape("phi-3-mini")}, "does not go with phi3: transformers has no plan"),
         ({"tensor": 2, "model": load_model_shape("gpt2")}, "does not go with gpt2: transformers has no plan"),

@@ -12,19 +12,26 @@ import pytest
 
 from tests.json_data import load_json
 from zerokit.errors import ConfigError
+from zerokit.hardware.cluster import DATA_PARALLEL, Parallelism
 from zerokit.resolving.contradictions import Resolved, resolve_for_trainer
 
 ROWS = load_json("resolving/test_contradictions.json")
 
 
 def resolve(
-    ds_config: dict[str, Any], training: dict[str, Any], *, precision: str = "fp32", world_size: int = 1
+    ds_config: dict[str, Any],
+    training: dict[str, Any],
+    *,
+    precision: str = "fp32",
+    world_size: int = 1,
+    parallelism: Parallelism = DATA_PARALLEL,
 ) -> Resolved:
     return resolve_for_trainer(
         ds_config,
         training,
         default_precision=precision,
         world_size=world_size,
+        parallelism=parallelism,
         ds_where="ds.json",
         where=lambda name: f"recipe.yaml:1 (training.{name})",
     )
@@ -138,6 +145,12 @@ def test_train_batch_size_must_be_what_the_other_three_give() -> None:
         resolve({"train_batch_size": 25}, training, world_size=4)
     assert caught.value.where == "ds.json"
     assert "train_batch_size is 25, but 2 per GPU x 3 accumulation steps x 4 ranks is 24" in str(caught.value)
+    for groups, parallelism in (
+        ("1 group of 4 ranks", Parallelism(4)),
+        ("2 groups of 2 ranks", Parallelism(tensor=2)),
+    ):
+        with pytest.raises(ConfigError, match=f"3 accumulation steps x {groups} is"):
+            resolve({"train_batch_size": 25}, training, world_size=4, parallelism=parallelism)
 
 
 def test_train_batch_size_decides_the_accumulation_where_it_is_absent() -> None:

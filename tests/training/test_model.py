@@ -142,10 +142,14 @@ def test_other_names_of_a_key_are_known(tokenizer: PreTrainedTokenizerBase, tmp_
     assert (config.n_embd, config.n_layer) == (64, 2)
 
 
-def test_a_config_json_may_carry_keys_of_other_versions(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
+@pytest.mark.parametrize("named", ["config.json", "."])
+def test_a_config_json_may_carry_keys_of_other_versions(
+    named: str, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
     file = tmp_path / "config.json"
     file.write_text(json.dumps({**LLAMA, "from_another_version": 1, "vocab_size": 400}))
-    assert prepare_model(recipe(tmp_path, str(file)), None, tokenizer, CAUSAL).config.vocab_size == 400
+    loaded = recipe(tmp_path, str(tmp_path / named))
+    assert prepare_model(loaded, None, tokenizer, CAUSAL).config.vocab_size == 400
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]", "{}"])

@@ -36,8 +36,10 @@ def test_it_continues_from_new_checkpoints_until_the_retries_are_used(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     restart = restarts(tmp_path, 3)
+    assert restart.how_to_continue() == "No checkpoint was written: start it again"
     assert answer(restart) == []
     save(tmp_path, 5)
+    assert restart.how_to_continue() == "Continue with --resume auto"
     assert answer(restart) == AUTO
     save(tmp_path, 10)
     (tmp_path / "checkpoint-10/latest").unlink()  # incomplete: nothing new

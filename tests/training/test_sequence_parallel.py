@@ -31,9 +31,9 @@ from zerokit.training.sequence_parallel import (
     _attend_to_documents,
     _register,
     attend,
-    check_groups,
     check_model,
     check_sequence_parallel,
+    check_sizes,
     collate_part,
     divide_attention,
 )
@@ -266,7 +266,7 @@ def test_keys_may_have_fewer_heads_than_ranks(tmp_path: Path) -> None:
 
 def test_groups_divide_the_ranks(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="6 GPUs do not divide into groups of 4 of sequence parallelism"):
-        check_groups(GroupPlace(0, 6, Parallelism(4)), loaded(tmp_path))
+        check_sizes(loaded(tmp_path), num_gpus=6)
 
 
 def test_a_batch_of_a_rank_is_that_of_its_group(tmp_path: Path) -> None:

@@ -37,7 +37,6 @@ def recipe(folder: Path, text: str) -> LoadedRecipe:
         ("parallel: {tensor: 4}", {"autotp_size": 2}, "autotp_size is 2, but the run has groups of 4"),
         ("parallel: {tensor: 4}", {"autotp_size": 1}, "autotp_size is 1, but the run has groups of 4"),
         ("parallel: {tensor: 2}", {"vocab_parallel_lm_head": True}, "leaves each rank a part of the logits"),
-        ("parallel: {tensor: 2, sequence: 2}", None, "AutoTP replaces its groups"),
         ("parallel: {tensor: 2}\npeft: {r: 8}", None, "does not go with peft"),
         ("parallel: {tensor: 2}\ntraining: {use_liger_kernel: true}", None, "does not go with use_liger_kernel"),
         ("parallel: {tensor: 2}\ntask: {type: dpo}", None, "does not go with task dpo"),

@@ -159,7 +159,8 @@ _OF_LAYERS = (".lora_", ".ia3_")
 
 
 def read_model_config(file: Path, *, where: str) -> Document:
-    """Read a model's config.json. ModelError if it is missing, malformed, or does not name a model type."""
+    """Read a model's config.json, or that of a folder. ModelError if it is missing, malformed, or names no type."""
+    file = file / "config.json" if file.is_dir() else file
     if not file.is_file():
         adapter = (file.parent / ADAPTER_CONFIG).is_file()
         steps = [path for path in file.parent.glob("checkpoint-*") if path.name[11:].isdecimal()]

@@ -37,7 +37,7 @@ def evaluate(
 
     if num_gpus is not None and not is_rank():
         check_before_start(model, data, recipe, context.args)
-    start_ranks(num_gpus, master_port, "evaluate", context.obj, again="Start it again")
+    start_ranks(num_gpus, master_port, "evaluate", context.obj, again=lambda: "Start it again")
     from zerokit.distributed.group import leave
 
     code = main(

@@ -84,7 +84,7 @@ def generate(options: GenerateOptions) -> None:
             note_finished(job)
             return
     again = "Start it again" + (" with --resume" if job.output is not None and not job.resume else "")
-    start_ranks(options.num_gpus, options.master_port, "generate", context.obj, again=again)
+    start_ranks(options.num_gpus, options.master_port, "generate", context.obj, again=lambda: again)
     from zerokit.distributed.group import leave
     from zerokit.generation.main import main
 

@@ -14,11 +14,12 @@ from zerokit import choices
 from zerokit.cli.command import described
 from zerokit.cli.output import not_stdout
 from zerokit.console import note
-from zerokit.errors import LaunchError, ZerokitError
+from zerokit.errors import LaunchError
 from zerokit.extras import install_command, missing_packages
 from zerokit.files import write_file
 from zerokit.hardware import GPUS_PER_NODE
 from zerokit.hardware.cluster import Parallelism
+from zerokit.models.parallelism import parallelism_misfit
 
 if TYPE_CHECKING:
     from zerokit.recipe import LoadedRecipe
@@ -38,14 +39,11 @@ _START: Mapping[choices.LaunchTarget, str] = {
 
 def _check_groups(loaded: LoadedRecipe, num_nodes: int, gpus_per_node: int) -> None:
     """Refuse groups of the recipe's `parallel` that do not divide the GPUs, and note those that nodes split."""
-    parallel, gpus = loaded.recipe.parallel, num_nodes * gpus_per_node
-    sizes = Parallelism(parallel.sequence, parallel.tensor)
-    try:
-        sizes.data_ranks(gpus)
-    except ZerokitError as error:
-        raise LaunchError(error.message, where=loaded.where("parallel"), hint=error.hint) from error
+    sizes = Parallelism(**loaded.recipe.parallel.model_dump())
+    if (misfit := parallelism_misfit(sizes, num_gpus=num_nodes * gpus_per_node)) is not None:
+        raise LaunchError(misfit.message, where=loaded.where("parallel"), hint=misfit.hint)
     if gpus_per_node % sizes.group_size:
-        kind = "tensor" if gpus_per_node % parallel.tensor else "sequence"
+        kind = "tensor" if sizes.tensor > 1 else "sequence"
         note(
             f"zerokit: note: nodes of {gpus_per_node} GPUs split groups of {sizes.group_size}: {kind} parallelism "
             "then exchanges activations between nodes in each layer, which is slow"

@@ -86,7 +86,7 @@ def start_ranks(
     command: str,
     words: Sequence[str],
     *,
-    again: str,
+    again: Callable[[], str],
     save_within: float = 0.0,
     restart: Callable[[str], Sequence[str] | None] | None = None,
 ) -> None:
@@ -95,7 +95,7 @@ def start_ranks(
     Args:
         command: one of :data:`COMMANDS`.
         words: the rest of the command line, which every rank reads again.
-        again: how to continue a run that was killed, as an instruction.
+        again: returns how to continue a run that was killed, as an instruction.
         save_within: seconds for saving when the ranks are asked to stop.
         restart: returns what to add to the command line for another try, by the reason of a crash; or None.
 

@@ -85,7 +85,6 @@ def resolve(options: ResolveOptions) -> None:
 
 def _read(file: Path | None, recipe: Path | None, target: str) -> tuple[LoadedRecipe | None, Document]:
     from zerokit.config import read_ds_config
-    from zerokit.documents import Document
     from zerokit.lint.recognition import refuse_other_files
 
     if file is not None:
@@ -98,18 +97,13 @@ def _read(file: Path | None, recipe: Path | None, target: str) -> tuple[LoadedRe
             f"a recipe is run by the Trainer, not by {target}", where="--recipe", hint="Leave --target out"
         )
     from zerokit.recipe import load_recipe
+    from zerokit.writing.named_optimizer import recipe_ds_config
 
     loaded = load_recipe(recipe)
-    source = loaded.recipe.deepspeed
-    if file is not None or isinstance(source, str):
-        return loaded, read_ds_config(file or str(source))
-    if source is None:
-        from zerokit.writing.build import build_ds_config
-
-        return loaded, Document(build_ds_config(zero_stage=2, precision=None).dump(), "zerokit's default")
-    written = loaded.origins.document.positions.items()
-    positions = {path[1:]: place for path, place in written if path[:1] == ("deepspeed",)}
-    return loaded, Document(source, str(recipe), positions)
+    if file is not None:
+        return loaded, read_ds_config(file)
+    document = recipe_ds_config(loaded)
+    return loaded, replace(document, name=str(recipe)) if isinstance(loaded.recipe.deepspeed, dict) else document
 
 
 def _parse_arguments(words: list[str], target: Target, has_recipe: bool) -> dict[str, Any]:

@@ -100,7 +100,7 @@ def train(
             where="--retries",
             hint="Add --num-gpus; torchrun has --max-restarts, with --resume auto",
         )
-    again = "Continue with --resume auto"
+    again = (lambda: "Start it again") if restart is None else restart.how_to_continue
     start_ranks(num_gpus, master_port, "train", context.obj, again=again, save_within=save_within, restart=restart)
     from zerokit.distributed.group import leave
     from zerokit.training.main import main

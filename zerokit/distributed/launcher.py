@@ -175,7 +175,7 @@ def run_launcher(
     num_ranks: int,
     environment: Mapping[str, str],
     *,
-    again: str,
+    again: Callable[[], str],
     save_within: float = 0.0,
     restart: Callable[[str], Sequence[str] | None] | None = None,
 ) -> int:
@@ -199,7 +199,7 @@ def run_launcher(
         if launched.is_asked_to_stop:
             break
     if reason is not None:
-        console.print_error(RunError(reason, hint=again))
+        console.print_error(RunError(reason, hint=again()))
     return code
 
 

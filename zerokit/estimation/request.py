@@ -22,6 +22,7 @@ from zerokit.memory import TrainingRun
 from zerokit.memory.optimizers import optimizer_made
 from zerokit.memory.same_object import SameObject
 from zerokit.memory.training_run import RunOptions
+from zerokit.models.parallelism import parallelism_misfit
 from zerokit.resolving.auto_word import autos, is_dropped
 from zerokit.resolving.run import Run
 from zerokit.resolving.trace import Resolution, Value, resolve, resolve_settled
@@ -87,7 +88,8 @@ class Runs:
                 described twice.
         """
         question.cluster.check_nodes()
-        question.parallelism.data_ranks(question.cluster.world_size)
+        if (misfit := parallelism_misfit(question.parallelism, num_gpus=question.cluster.world_size)) is not None:
+            raise misfit
         if question.without_deepspeed:
             question = _without_deepspeed(question)
         document, resolution, config = self._resolution(question)

@@ -212,7 +212,7 @@ def _limit_lines(answer: Estimate, fit: Fit | None, limits: Limits | None) -> It
             f"{'none' if longest is None else f'{longest:,} tokens'}"
         )
     fewest = limits.num_gpus
-    yield f"Fewest GPUs of {size}: {'no number of them' if fewest is None else format(fewest, ',')}"
+    yield f"Fewest GPUs of {size}: {'no number with these settings' if fewest is None else format(fewest, ',')}"
     yield "These are sizes that certainly fit (tight does not count)"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from zerokit.errors import ZerokitError
 from zerokit.hardware import GPUS_PER_NODE
 from zerokit.hardware.gpus import Gpu
-from zerokit.units import GIB, MIB, format_bytes
+from zerokit.units import GIB, MIB, format_bytes, quantity
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,20 @@ class Parallelism:
         """Ranks that read the same batch."""
         return self.sequence * self.tensor
 
+    def describe_data_ranks(self, ranks: int) -> str:
+        """``"4 ranks"``, ``"1 group of 2 ranks"``."""
+        size = self.group_size
+        return quantity(ranks, "rank") if size == 1 else f"{quantity(ranks, 'group')} of {size} ranks"
+
     def data_ranks(self, num_gpus: int) -> int:
         """Groups that read different batches. ZerokitError if the groups do not divide the GPUs."""
         if num_gpus % self.group_size:
-            factors = [f"{size} of {name} parallelism" for name, size in vars(self).items() if size > 1]
+            kind = "sequence" if self.sequence > 1 else "tensor"
             raise ZerokitError(
                 f"{'1 GPU does' if num_gpus == 1 else f'{num_gpus} GPUs do'} not divide into groups of "
-                + " x ".join(factors),
-                where="--sequence-parallel" if self.sequence > 1 else "--tensor-parallel",
-                hint=f"Use a multiple of {self.group_size} GPUs, or sizes whose product divides {num_gpus}",
+                f"{self.group_size} of {kind} parallelism",
+                where=f"--{kind}-parallel",
+                hint=f"Use a multiple of {self.group_size} GPUs, or a size that divides {num_gpus}",
             )
         return num_gpus // self.group_size
 

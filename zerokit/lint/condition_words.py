@@ -319,6 +319,7 @@ _NAMED: Mapping[str, Test] = {
     ),
     "a mixture of experts": lambda subject: subject.run.model and subject.run.model.experts is not None,
     "ranks that share a sequence": lambda subject: subject.run.parallelism.sequence > 1,
+    "tensor parallelism of the run": lambda subject: subject.run.parallelism.tensor > 1,
     "DeepSpeed's Adam or AdamW on the GPU": _fused_adam,
     "an optimizer other than DeepSpeed's Adam or AdamW on the GPU": lambda subject: not _fused_adam(subject),
     "more than 2^31 - 1 parameters on a GPU": _more_than_an_int_counts,

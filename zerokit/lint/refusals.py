@@ -6,9 +6,10 @@ from dataclasses import replace
 from zerokit.config.load import is_passed_over, load_valid_part
 from zerokit.documents import Document, dotted
 from zerokit.findings import Finding
+from zerokit.hardware.cluster import Cluster, Parallelism
 from zerokit.lint.adjust import for_this_run
 from zerokit.lint.plain_json import check_text
-from zerokit.lint.run import all_rules, missing_needs
+from zerokit.lint.run import all_rules, check_document, missing_needs
 from zerokit.lint.subject import Subject
 from zerokit.resolving.run import Run
 from zerokit.resolving.trace import Refused, Resolution
@@ -16,6 +17,22 @@ from zerokit.resolving.trace import Refused, Resolution
 _OF_THE_FILE = ("structure", "auto", "trainer", "accelerate")
 """Topics of rules about what is written, and what the target does with it. The others are about what
 DeepSpeed gets, which the file does not show before it is resolved."""
+
+
+_ADDED_BY_RECIPE = ("no-batch-size", "lost-argument", "accelerate-without-zero", "not-plain-json")
+"""Rules about keys that are absent from a ds_config and that its recipe fills, and about its text, which the
+Trainer does not get to read."""
+
+
+def errors_of_training(document: Document, num_gpus: int, parallelism: Parallelism) -> list[Finding]:
+    """What ``zerokit train`` refuses of the ds_config of a recipe."""
+    run = Run(target="trainer", cluster=Cluster(num_gpus), parallelism=parallelism)
+    found = check_document(document, run).findings
+    errors = [one for one in found if one.severity == "error" and one.rule not in _ADDED_BY_RECIPE]
+    for key in () if errors else ("pipeline", "expert_parallel"):
+        if document.data.get(key) not in (None, 1):
+            return [Finding((key,), "divides the model in a way that zerokit train does not run", "Remove it")]
+    return errors
 
 
 def refusals(subject: Subject) -> Iterator[tuple[str, Refused]]:
@@ -44,7 +61,10 @@ def with_refusals(resolution: Resolution, document: Document, run: Run) -> Resol
     A refusal of the resolution replaces what the rules report about the same key.
     """
     valid = load_valid_part(document)
-    found = [Refused(dotted(one.path), one.message) for one in _of_single_keys(valid.findings, document, run)]
+    by_itself = list(_of_single_keys(valid.findings, document, run))
+    if run.recipe is not None and run.target == "trainer":
+        by_itself += errors_of_training(document, run.world_size, run.parallelism)
+    found = [Refused(dotted(one.path), one.message) for one in by_itself]
     if valid.config is not None:
         written = Subject.of(valid, run)
         found += [one for topic, one in refusals(written) if topic in _OF_THE_FILE]

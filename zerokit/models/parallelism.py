@@ -52,7 +52,7 @@ def parallelism_misfit(
     has_adapter: bool = False,
 ) -> ZerokitError | None:
     """The first reason why a run cannot have these sizes; None if what is known gives none."""
-    if num_gpus is not None:
+    if num_gpus is not None and 1 in (sizes.sequence, sizes.tensor):  # otherwise no number of GPUs is right
         try:
             sizes.data_ranks(num_gpus)
         except ZerokitError as error:
@@ -66,19 +66,15 @@ def _misfits(
     sizes: Parallelism, stage: int | None, model: DividedModel | None, *, has_adapter: bool
 ) -> Iterator[tuple[str, str, str]]:
     sequence, tensor = sizes.sequence, sizes.tensor
+    if sequence > 1 and tensor > 1:  # DeepSpeedEngine._configure_tensor_parallel_states
+        yield "tensor", "does not go with sequence parallelism: AutoTP replaces its groups", "Remove one of the two"
     if sequence > 1 and stage is not None and stage < 3:
         # stage_1_and_2.py divides by the groups that read different data, after a sum over all ranks.
         why = "DeepSpeed multiplies gradients by the size of the group in stages 1 and 2"
         why = f"the run has stage {stage}: {why if stage else 'without ZeRO, DeepSpeed has no groups for it'}"
         yield "sequence", f"needs ZeRO-3, and {why}", "Set stage 3: --zero-stage, or zero_optimization.stage"
-    if sequence > 1 and tensor > 1:  # DeepSpeedEngine._configure_tensor_parallel_states
-        yield "tensor", "does not go with sequence parallelism: AutoTP replaces its groups", "Remove one of the two"
     if tensor > 1 and has_adapter:
-        yield (
-            "tensor",
-            "does not go with peft: AutoTP divides the layers, but not their adapters",
-            "Remove one of them",
-        )
+        yield "tensor", "does not go with peft: AutoTP does not divide adapters", "Remove one of the two"
     if model is None:
         return
     kind, heads, keys = model[:3]

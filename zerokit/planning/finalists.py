@@ -314,7 +314,7 @@ def _content(job: PlanJob) -> list[str]:
 def _model_files(job: PlanJob) -> list[Path]:
     """What a rehearsal reads of a local model, except its weights, of which it only needs names and shapes."""
     model = job.recipe.get("model", {"path": job.model_name})
-    folders = {Path(model[key]) for key in ("path", "tokenizer") if isinstance(model.get(key), str)}
+    folders = {Path(model[key]) for key in ("path", "from_config", "tokenizer") if isinstance(model.get(key), str)}
     found = [file for folder in folders if folder.is_dir() for file in folder.iterdir() if file.suffix in _READ]
     configs = [Path(one) for one in (model.get("from_config"), job.model_name) if isinstance(one, str)]
     return sorted({*found, *(file for file in configs if file.is_file())})

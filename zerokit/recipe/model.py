@@ -64,7 +64,7 @@ class ModelSection(Section):
     revision: str | None = None
     """Branch, tag or commit of a Hub model."""
     from_config: dict[str, Any] | str | None = None
-    """Start from scratch: keys of the architecture's config (``model_type`` first), or a config.json."""
+    """Start from scratch: keys of the architecture's config (``model_type`` first), or a config.json or its folder."""
     tokenizer: str | TokenizerTraining | None = None
     """A Hub id or folder, or one to train; by default the model's own."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
@@ -222,6 +222,12 @@ class ParallelSection(Section):
     """GPUs that divide the tokens of each sequence (DeepSpeed's Ulysses); needs ZeRO-3."""
     tensor: Annotated[int, Field(ge=1)] = 1
     """GPUs that divide each layer (DeepSpeed's AutoTP)."""
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> ParallelSection:
+        if self.sequence > 1 and self.tensor > 1:
+            raise ValueError("sequence and tensor do not go together: AutoTP replaces the groups; remove one of them")
+        return self
 
 
 PeftType = Literal["lora", "qlora", "ia3", "p_tuning", "prefix_tuning", "prompt_tuning"]

@@ -179,7 +179,7 @@ class _Reconciler:
         if total != micro * steps * ranks:
             raise ConfigError(
                 f"train_batch_size is {total}, but {micro} per GPU x {steps} accumulation steps x "
-                f"{ranks} ranks is {micro * steps * ranks}",
+                f"{parallelism.describe_data_ranks(ranks)} is {micro * steps * ranks}",
                 where=self.ds_where,
                 hint="Remove train_batch_size: the other three decide it",
             )

@@ -46,8 +46,7 @@ class Run:
         if self.target is None and self.recipe is not None:
             object.__setattr__(self, "target", "trainer")
         if self.recipe is not None and self.parallelism == DATA_PARALLEL:
-            shared = self.recipe.parallel
-            object.__setattr__(self, "parallelism", Parallelism(shared.sequence, shared.tensor))
+            object.__setattr__(self, "parallelism", Parallelism(**self.recipe.parallel.model_dump()))
         if self.target is not None and self.target not in TARGETS:
             hint = did_you_mean(str(self.target), TARGETS)
             raise ConfigError(f"there is no target '{self.target}'", where="target", hint=hint)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from zerokit import console
 from zerokit.checkpoint.source import read_model_config
 from zerokit.choices import OUTPUT_DIR
-from zerokit.config import load_ds_config, read_ds_config
+from zerokit.config import load_ds_config
 from zerokit.config.load import as_error
 from zerokit.config.sections import OffloadParam
 from zerokit.distributed.group import count_gpus
@@ -25,21 +25,18 @@ from zerokit.distributed.parallel_groups import GroupPlace
 from zerokit.distributed.ranks import read_ranks
 from zerokit.documents import Document, KeyPath, value_at
 from zerokit.errors import ConfigError, ModelError, RecipeError
-from zerokit.hardware.cluster import Cluster
-from zerokit.lint import check_document
+from zerokit.lint.refusals import errors_of_training
 from zerokit.models import load_model_shape
 from zerokit.recipe.training_keys import OwnKeys, check_without_imports
 from zerokit.resolving.arguments import TRAINER_DEFAULTS
 from zerokit.resolving.contradictions import Resolved, resolve_for_trainer
 from zerokit.resolving.nvme_buffers import PLACE, uses_nvme_for_parameters
-from zerokit.resolving.run import Run
 from zerokit.training.optimizers import check_offloaded_optimizer, replace_fused_optimizer
 from zerokit.training.sequence_parallel import parallelism_config
 from zerokit.training.tensor_parallel import check_tensor_parallel
 from zerokit.training.trackers import trackers
 from zerokit.units import format_bytes, quantity
-from zerokit.writing.build import build_ds_config
-from zerokit.writing.named_optimizer import write_optimizer
+from zerokit.writing.named_optimizer import recipe_ds_config, write_optimizer
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, TrainingArguments
@@ -54,14 +51,6 @@ _DEFAULTS: dict[str, Any] = {
     "logging_nan_inf_filter": False,  # it would log a loss that is no number as 0
 }
 
-# Findings about keys that are absent from the ds_config and that the recipe fills, and about its text, which
-# the Trainer does not get to read.
-_ADDED_BY_RECIPE = ("no-batch-size", "lost-argument", "accelerate-without-zero", "not-plain-json")
-
-_NOT_DATA_PARALLEL = ("pipeline", "expert_parallel", "sequence_parallel_size")
-
-DEFAULT_ZERO_STAGE = 2
-
 
 def resolve_arguments(loaded: LoadedRecipe, *, place: GroupPlace, default_precision: str) -> Resolved:
     """Check the recipe's training keys and ds_config, and settle them with each other.
@@ -73,7 +62,7 @@ def resolve_arguments(loaded: LoadedRecipe, *, place: GroupPlace, default_precis
         RecipeError: an unknown training key, or a value of the wrong type.
         ConfigError: the ds_config is not valid, or contradicts the training keys.
     """
-    document, settled = write_optimizer(_ds_document(loaded), loaded)
+    document, settled = write_optimizer(recipe_ds_config(loaded), loaded)
     checked = check_without_imports(settled.recipe.training, settled.origins)
     training = {key: value for key, value in checked.items() if value is not None or key not in _DEFAULTS}
     _check_ds_config(document, loaded, place, named=settled is not loaded)
@@ -96,22 +85,6 @@ def resolve_arguments(loaded: LoadedRecipe, *, place: GroupPlace, default_precis
     )
 
 
-def _ds_document(loaded: LoadedRecipe) -> Document:
-    """The recipe's ds_config with the lines of its file, or of the recipe if it is inline."""
-    source = loaded.recipe.deepspeed
-    if source is None:
-        default = build_ds_config(zero_stage=DEFAULT_ZERO_STAGE, precision=None).dump()
-        return Document(default, "zerokit's default ds_config")
-    if isinstance(source, str):
-        document = read_ds_config(source)
-        if not isinstance(document.data, dict):
-            raise ConfigError("is not a JSON object", where=document.name, hint="Write { ... }")
-        return document
-    written = loaded.origins.document.positions.items()
-    positions = {path[1:]: place for path, place in written if path[:1] == ("deepspeed",)}
-    return Document(source, loaded.where("deepspeed"), positions)
-
-
 def _check_ds_config(document: Document, loaded: LoadedRecipe, place: GroupPlace, *, named: bool) -> None:
     """Check the ds_config like ``zerokit check --target trainer``, except for keys that the recipe adds
     (ConfigError).
@@ -119,37 +92,21 @@ def _check_ds_config(document: Document, loaded: LoadedRecipe, place: GroupPlace
     Args:
         named: whether `training.optim` names the optimizer.
     """
-
-    def where(path: KeyPath) -> str:
-        if named and path[:1] == ("optimizer",):
-            return loaded.where("training", "optim")
-        return _place(path, document, loaded)
-
-    run = Run(target="trainer", cluster=Cluster(place.world_size), parallelism=place.parallelism)
-    report = check_document(document, run)
-    problems = [problem for problem in report.findings if problem.rule not in _ADDED_BY_RECIPE]
-    errors = [problem for problem in problems if problem.severity == "error"]
-    if errors:
+    if errors := errors_of_training(document, place.world_size, place.parallelism):
         options = ["--target", "trainer", "--num-gpus", str(place.world_size)]
         recipe = loaded.origins.document.name
         if Path(recipe).is_file():
             options += ["--recipe", recipe]
-        raise as_error(errors, document, where=where(errors[0].path), options=options)
-    for key in _NOT_DATA_PARALLEL:
-        if document.data.get(key) not in (None, 1):
-            raise ConfigError(
-                "divides the model in a way that zerokit train does not run", where=where((key,)), hint="Remove it"
-            )
-
-
-def _place(path: KeyPath, document: Document, loaded: LoadedRecipe) -> str:
-    inline = not isinstance(loaded.recipe.deepspeed, str)
-    return loaded.where("deepspeed", *path) if inline else document.where(path)
+        path = errors[0].path
+        of_optim = named and path[:1] == ("optimizer",)
+        where = loaded.where("training", "optim") if of_optim else ds_config_place(loaded, path)
+        raise as_error(errors, document, where=where, options=options)
 
 
 def ds_config_place(loaded: LoadedRecipe, path: KeyPath) -> str:
     """The place of a key of the recipe's ds_config, for an error."""
-    return _place(path, _ds_document(loaded), loaded)
+    inline = not isinstance(loaded.recipe.deepspeed, str)
+    return loaded.where("deepspeed", *path) if inline else recipe_ds_config(loaded).where(path)
 
 
 def recipe_path(name: str, loaded: LoadedRecipe) -> KeyPath:

@@ -38,6 +38,10 @@ class Restarts:
         console.note(f"zerokit: restart {self._done} of {self._retries}: {crash}; the run {begins}")
         return () if newest is None else ("--resume", AUTO_RESUME)
 
+    def how_to_continue(self) -> str:
+        """What to do after the run was killed or stopped, as an instruction."""
+        return "No checkpoint was written: start it again" if self._newest() is None else "Continue with --resume auto"
+
     def _newest(self) -> Path | None:
         """The newest complete checkpoint of this run."""
         found = [folder for folder in checkpoints(self._folder) if _inode(folder) not in self._earlier]

@@ -16,7 +16,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 from zerokit.config.base import ZERO
-from zerokit.errors import RecipeError, ZerokitError
+from zerokit.errors import RecipeError
 from zerokit.hardware.cluster import Parallelism
 from zerokit.models.parallelism import DividedModel, parallelism_misfit, undivided_layers
 from zerokit.patches import Patch, put, wrap
@@ -71,17 +71,16 @@ def check_sequence_parallel(resolved: Resolved, loaded: LoadedRecipe) -> None:
     raise _refused(loaded, why, hint)
 
 
-def check_sizes(loaded: LoadedRecipe, kind: str, **facts: Any) -> None:
+def check_sizes(loaded: LoadedRecipe, *kind: str, **facts: Any) -> None:
     """Refuse sizes of the recipe's section `parallel` that do not fit (RecipeError).
 
     Args:
-        kind: ``sequence`` or ``tensor``, which is checked.
+        kind: ``sequence`` or ``tensor``, if one of them is checked.
         facts: of the run, as for :func:`parallelism_misfit`.
     """
-    parallel = loaded.recipe.parallel
-    misfit = parallelism_misfit(Parallelism(parallel.sequence, parallel.tensor), **facts)
+    misfit = parallelism_misfit(Parallelism(**loaded.recipe.parallel.model_dump()), **facts)
     if misfit is not None:
-        raise RecipeError(misfit.message, where=loaded.where("parallel", kind), hint=misfit.hint)
+        raise RecipeError(misfit.message, where=loaded.where("parallel", *kind), hint=misfit.hint)
 
 
 def divided_model(text: PretrainedConfig) -> DividedModel:
@@ -124,14 +123,6 @@ def check_model(model: Any, config: PretrainedConfig, mixed: str | None, loaded:
 
 def _passes_on(model: Any) -> bool:
     return any(each.kind is each.VAR_KEYWORD for each in inspect.signature(model.forward).parameters.values())
-
-
-def check_groups(place: GroupPlace, loaded: LoadedRecipe) -> None:
-    """Refuse groups that do not divide the ranks (RecipeError)."""
-    try:
-        _ = place.data_ranks
-    except ZerokitError as error:
-        raise RecipeError(error.message, where=loaded.where("parallel"), hint=error.hint) from error
 
 
 def parallelism_config(place: GroupPlace) -> Any:

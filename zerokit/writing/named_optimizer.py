@@ -1,4 +1,4 @@
-"""The words of a recipe's ``training.optim`` that have DeepSpeed make the optimizer."""
+"""A recipe's ds_config, and the words of its ``training.optim`` that have DeepSpeed make the optimizer."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from zerokit.choices import OptimizerName
 from zerokit.config.base import AUTO, ZERO
+from zerokit.config.load import read_ds_config
 from zerokit.documents import Document
-from zerokit.errors import ConfigError
+from zerokit.errors import ConfigError, RecipeError
 from zerokit.recipe.zero import offload_device
 from zerokit.resolving.arguments import TRAINER_DEFAULTS
 from zerokit.writing.build import build_ds_config
@@ -18,6 +19,29 @@ if TYPE_CHECKING:
 
 OF_DEEPSPEED: dict[str, OptimizerName] = {f"deepspeed_{name.lower()}": name for name in get_args(OptimizerName)}
 """Beside the words of transformers' ``OptimizerNames``."""
+
+
+def recipe_ds_config(loaded: LoadedRecipe) -> Document:
+    """The recipe's ds_config with the lines of its file, or of the recipe if it is inline.
+
+    Raises:
+        ConfigError: the file cannot be read.
+        RecipeError: the recipe has none, and the default does not go with its parallelism.
+    """
+    source = loaded.recipe.deepspeed
+    if source is None:
+        if loaded.recipe.parallel.sequence > 1:
+            raise RecipeError(
+                "sequence parallelism needs ZeRO-3, and a recipe without a section 'deepspeed' has ZeRO-2",
+                where=loaded.where("parallel", "sequence"),
+                hint="Write deepspeed: {zero_optimization: {stage: 3}}",
+            )
+        return Document(build_ds_config(zero_stage=2, precision=None).dump(), "zerokit's default ds_config")
+    if isinstance(source, str):
+        return read_ds_config(source)
+    written = loaded.origins.document.positions.items()
+    positions = {path[1:]: place for path, place in written if path[:1] == ("deepspeed",)}
+    return Document(source, loaded.where("deepspeed"), positions)
 
 
 def write_optimizer(document: Document, loaded: LoadedRecipe) -> tuple[Document, LoadedRecipe]:

@@ -47,7 +47,7 @@ def _train_batch_size(subject: Subject, training: Mapping[str, Any]) -> Iterator
     if not isinstance(train, int) or ranks is None or micro is None or steps is None or not from_recipe:
         return
     if train != micro * steps * ranks:
-        product = f"{micro} x {steps} x {ranks} ranks = {micro * steps * ranks}"
+        product = f"{micro} x {steps} x {subject.run.parallelism.describe_data_ranks(ranks)} = {micro * steps * ranks}"
         yield Hit((TRAIN,), f"'{TRAIN}' is {train}, but with the recipe it is {product}", "Remove it")
 
 
