@@ -81,8 +81,7 @@ def check(
         host_memory_bytes=host_memory_bytes,
         deepspeed_version=deepspeed_version,
     )
-    if gpus_per_node != GPUS_PER_NODE:
-        run.cluster.check_nodes()
+    run.cluster.check_given_nodes()
     check_choice("severity", severity, SEVERITIES)
     return check_file(_document(config), run, select=Selection(least=severity).of)
 

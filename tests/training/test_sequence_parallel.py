@@ -32,8 +32,8 @@ from zerokit.training.sequence_parallel import (
     _register,
     attend,
     check_model,
+    check_parallelism,
     check_sequence_parallel,
-    check_sizes,
     collate_part,
     divide_attention,
 )
@@ -266,7 +266,7 @@ def test_keys_may_have_fewer_heads_than_ranks(tmp_path: Path) -> None:
 
 def test_groups_divide_the_ranks(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="6 GPUs do not divide into groups of 4 of sequence parallelism"):
-        check_sizes(loaded(tmp_path), num_gpus=6)
+        check_parallelism(loaded(tmp_path), num_gpus=6)
 
 
 def test_a_batch_of_a_rank_is_that_of_its_group(tmp_path: Path) -> None:

@@ -78,8 +78,7 @@ def check(options: CheckOptions) -> None:
         cluster=Cluster(options.num_gpus, options.gpus_per_node, card, host_bytes),
         **_read_facts(options.model, loaded, options.deepspeed_version),
     )
-    if options.gpus_per_node != GPUS_PER_NODE:
-        run.cluster.check_nodes()
+    run.cluster.check_given_nodes()
     upgrade = _upgrade(options)
     least = options.severity or ("info" if options.only or upgrade else DEFAULT_SEVERITY)
     selection = Selection(options.only or (), options.disable or (), least)

@@ -75,8 +75,7 @@ def config(options: ConfigOptions) -> None:
     card = chosen_gpu(options.gpu, options.gpu_memory)
     note_caveat(card)
     cluster = Cluster(options.num_gpus, options.gpus_per_node, card)
-    if options.gpus_per_node != GPUS_PER_NODE:
-        cluster.check_nodes()
+    cluster.check_given_nodes()
     shape = _shape(options.model)
     chosen = common_options(options, Decisions)
     precision = options.precision or _usual_precision(options, card)

@@ -47,14 +47,16 @@ class Limits:
 def verdict(answer: Estimate, gpu_memory_bytes: int) -> Fit:
     """Compare the minimum and maximum of the peaks with the memory of the GPU and the node."""
     low, high = answer.device_low_bytes, answer.device_high_bytes
-    host = host_fit(answer.run.cluster, answer.host.per_node_bytes, answer.nvme.per_node_bytes)
+    host = _judge_host(answer)
     return Fit(worst(judge(low, high, gpu_memory_bytes), host.verdict), low, high, gpu_memory_bytes, host)
 
 
 def judge_given_host(answer: Estimate) -> HostFit | None:
     """Judge a node whose memory the user gave; None: it was not given."""
-    if answer.run.cluster.host_bytes is None:
-        return None
+    return None if answer.run.cluster.host_bytes is None else _judge_host(answer)
+
+
+def _judge_host(answer: Estimate) -> HostFit:
     return host_fit(answer.run.cluster, answer.host.per_node_bytes, answer.nvme.per_node_bytes)
 
 

@@ -113,6 +113,11 @@ class Cluster:
                 hint="Say with --gpus-per-node how many each node has",
             )
 
+    def check_given_nodes(self) -> None:
+        """:meth:`check_nodes`, if nodes have another number of GPUs than the assumed one (ZerokitError)."""
+        if self.gpus_per_node != GPUS_PER_NODE:
+            self.check_nodes()
+
     @property
     def known_host_bytes(self) -> int | None:
         """Memory of one node: as given, else of rented nodes, in proportion to the GPUs used."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from zerokit.memory.gpu import GpuReplay
-from zerokit.memory.layout import layout_of
+from zerokit.memory.layout import Layout
 from zerokit.memory.leaf_modules import not_counted
 from zerokit.memory.overheads import UNCHECKED_ACTIVATIONS
 from zerokit.memory.settings import Settings
@@ -13,7 +13,7 @@ from zerokit.memory.training_run import TrainingRun
 from zerokit.memory.traits import traits_of
 
 
-def caveats(run: TrainingRun, settings: Settings, found: GpuReplay) -> Iterator[str]:
+def caveats(run: TrainingRun, layout: Layout, settings: Settings, found: GpuReplay) -> Iterator[str]:
     """Yield one sentence per warning."""
     yield from run.notes
     yield from _of_model(run, settings, found)
@@ -33,7 +33,7 @@ def caveats(run: TrainingRun, settings: Settings, found: GpuReplay) -> Iterator[
     if run.autocast:
         yield "activations and copies of weights under autocast are modelled, and were not compared"
     if run.lora is not None:
-        yield from _of_rank(run, run.lora.rank)
+        yield from _of_rank(layout, run.lora.rank)
     if run.learned_tokens is not None:
         yield "learned tokens are modelled, and were not compared with rehearsals"
     zero = run.ds_config.zero_optimization
@@ -64,8 +64,8 @@ def _of_parallelism(run: TrainingRun) -> Iterator[str]:
         yield "generation is counted without sequence parallelism"
 
 
-def _of_rank(run: TrainingRun, rank: int) -> Iterator[str]:
-    sides = (one.elements // rank for one in layout_of(run).parameters if one.adapter in ("A", "dropped A", "B"))
+def _of_rank(layout: Layout, rank: int) -> Iterator[str]:
+    sides = (one.elements // rank for one in layout.parameters if one.adapter in ("A", "dropped A", "B"))
     if rank > (smallest := min(sides)):
         yield (
             f"the LoRA rank {rank:,} is above {smallest:,}, the smaller side of an adapted matrix: "

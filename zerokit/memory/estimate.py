@@ -199,7 +199,7 @@ def estimate(run: TrainingRun) -> Estimate:
         model_states=_model_states(run, layout, settings),
         activations_counted=found.model_calls is not None,
         activations_checked=found.model_calls is None or found.model_calls.known,
-        warnings=tuple(caveats(run, settings, found)),
+        warnings=tuple(caveats(run, whole, settings, found)),
     )
 
 

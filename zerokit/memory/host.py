@@ -256,10 +256,7 @@ class _Host:
         if flat == total:
             for one in single:
                 if one.trainable:
-                    if settings.pin_param:
-                        self._memory.unpin(SINGLE_SHARDS, e, shard(one, world))
-                    else:
-                        self.timeline.free(SINGLE_SHARDS, e, shard(one, world))
+                    self._memory.drop(SINGLE_SHARDS, e, shard(one, world), pinned=settings.pin_param)
             return True
         # Sized by whole parameters, not shards: `reserve_partitioned_swap_space`.
         self.timeline.hold(WRITE_BUFFER, _ALIGNED, max(self._whole_sizes()))
@@ -293,10 +290,7 @@ class _Host:
         self.timeline.hold(ZEROS, master, max(map(sum, groups)))
         for group in groups[:kept]:  # made here, and moved
             self._memory.keep(FP32_GRADIENTS_3, master, sum(group), pinned=settings.pin_optimizer)
-            if settings.pin_optimizer:
-                self._memory.unpin(FP32_GRADIENTS_3, master, sum(group))
-            else:
-                self.timeline.free(FP32_GRADIENTS_3, master, sum(group))
+            self._memory.drop(FP32_GRADIENTS_3, master, sum(group), pinned=settings.pin_optimizer)
         for group in groups[kept:]:
             if not self._swaps(group):
                 self._memory.keep(FP32_GRADIENTS_3, master, sum(group), pinned=settings.pin_optimizer)

@@ -59,3 +59,10 @@ class PinnedMemory:
             self.pin(kind, unit, count)
         else:
             self._timeline.hold(kind, unit, count)
+
+    def drop(self, kind: TermKind, unit: int, count: int, *, pinned: bool) -> None:
+        """Free a tensor of :meth:`keep`."""
+        if pinned:
+            self.unpin(kind, unit, count)
+        else:
+            self._timeline.free(kind, unit, count)

@@ -19,7 +19,7 @@ from zerokit.data.sources import no_examples, read_examples
 from zerokit.errors import ConfigError, DataError
 from zerokit.hardware import GPUS_PER_NODE
 from zerokit.hub import cached_repository
-from zerokit.planning.workload import Workload, check_positive
+from zerokit.planning.workload import Workload, check_in_range
 from zerokit.recipe.model import DataSection, TaskSection
 from zerokit.training.formats import detect_format
 from zerokit.training.packing import best_fit
@@ -82,7 +82,7 @@ def workload_of(
         ("--epochs", epochs),
         ("--global-batch-size", global_batch_size),
     ):
-        check_positive(value, where=option)
+        check_in_range(value, where=option)
     task = TaskSection(type="seq2seq" if model.is_encoder_decoder else "causal_lm")
     if recipe is not None:
         task = recipe.recipe.task

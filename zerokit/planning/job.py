@@ -10,7 +10,7 @@ from zerokit.hardware.cluster import Parallelism
 from zerokit.memory import Lora
 from zerokit.models import ModelShape
 from zerokit.planning.candidates import Offer
-from zerokit.planning.workload import Workload, check_positive
+from zerokit.planning.workload import Workload, check_in_range
 
 Goal = Literal["cost", "time"]
 
@@ -31,7 +31,7 @@ class Limits:
 
     def __post_init__(self) -> None:
         for limit, option in ((self.deadline_hours, "--deadline"), (self.budget_usd, "--budget")):
-            check_positive(limit, where=option, most=_MOST)
+            check_in_range(limit, where=option, most=_MOST)
 
 
 @dataclass(frozen=True, kw_only=True)

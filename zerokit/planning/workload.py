@@ -17,7 +17,7 @@ _SIMULATED_SEQUENCES = 4096
 """At least one step."""
 
 
-def check_positive(number: float | None, *, where: str, most: int = _MOST) -> None:
+def check_in_range(number: float | None, *, where: str, most: int = _MOST) -> None:
     """Raise ConfigError if a number is not more than 0, or not less than `most`."""
     if number is not None and number <= 0:
         raise ConfigError(f"{number:g} is not positive", where=where, hint="Give more than 0")
@@ -52,7 +52,7 @@ class Workload:
     def __post_init__(self) -> None:
         for name in ("num_sequences", "seq_len", "global_batch_size", "epochs"):
             where = "the number of sequences" if name == "num_sequences" else f"--{name.replace('_', '-')}"
-            check_positive(getattr(self, name), where=where)
+            check_in_range(getattr(self, name), where=where)
         if self.lengths is not None and not all(
             0 < length <= self.seq_len and count > 0 for length, count in self.lengths.items()
         ):

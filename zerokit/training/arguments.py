@@ -99,14 +99,14 @@ def _check_ds_config(document: Document, loaded: LoadedRecipe, place: GroupPlace
             options += ["--recipe", recipe]
         path = errors[0].path
         of_optim = named and path[:1] == ("optimizer",)
-        where = loaded.where("training", "optim") if of_optim else ds_config_place(loaded, path)
+        where = loaded.where("training", "optim") if of_optim else ds_config_place(loaded, path, document)
         raise as_error(errors, document, where=where, options=options)
 
 
-def ds_config_place(loaded: LoadedRecipe, path: KeyPath) -> str:
-    """The place of a key of the recipe's ds_config, for an error."""
+def ds_config_place(loaded: LoadedRecipe, path: KeyPath, document: Document | None = None) -> str:
+    """The place of a key of the recipe's ds_config, for an error; `document`: the ds_config, if it has been read."""
     inline = not isinstance(loaded.recipe.deepspeed, str)
-    return loaded.where("deepspeed", *path) if inline else recipe_ds_config(loaded).where(path)
+    return loaded.where("deepspeed", *path) if inline else (document or recipe_ds_config(loaded)).where(path)
 
 
 def recipe_path(name: str, loaded: LoadedRecipe) -> KeyPath:

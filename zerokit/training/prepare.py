@@ -65,8 +65,7 @@ from zerokit.training.report import git_commit
 from zerokit.training.resume import check_resumed, find_resume, resumed_identity
 from zerokit.training.run_context import RunContext
 from zerokit.training.samples import read_sample_prompts
-from zerokit.training.sequence_parallel import check_sequence_parallel
-from zerokit.training.sequence_parallel import check_sizes as check_groups
+from zerokit.training.sequence_parallel import check_parallelism, check_sequence_parallel
 from zerokit.training.tensor_parallel import check_model as check_tensor_parallel
 
 
@@ -132,7 +131,7 @@ def preview(group: RankGroup, loaded: LoadedRecipe, count: int) -> None:
 
 
 def _resolve(context: RunContext) -> None:
-    check_groups(context.loaded, num_gpus=context.group.ranks.world_size)
+    check_parallelism(context.loaded, num_gpus=context.group.ranks.world_size)
     context.versions = package_versions()
     context.git_commit = git_commit() if context.group.ranks.is_main else None
     context.resolved = resolve_arguments(

@@ -61,7 +61,7 @@ def check_sequence_parallel(resolved: Resolved, loaded: LoadedRecipe) -> None:
         unlike.append("training.train_sampling_strategy")
     if task != "causal_lm":
         raise _refused(loaded, f"does not go with task {task}", "Remove it, or train a causal_lm")
-    check_sizes(loaded, "sequence", zero_stage=zero.get("stage", 0))
+    check_parallelism(loaded, "sequence", zero_stage=zero.get("stage", 0))
     if zero.get("reduce_scatter") is False:
         why, hint = "needs reduce_scatter: without it DeepSpeed divides gradients by fewer ranks", "Remove it"
     elif unlike:
@@ -71,7 +71,7 @@ def check_sequence_parallel(resolved: Resolved, loaded: LoadedRecipe) -> None:
     raise _refused(loaded, why, hint)
 
 
-def check_sizes(loaded: LoadedRecipe, *kind: str, **facts: Any) -> None:
+def check_parallelism(loaded: LoadedRecipe, *kind: str, **facts: Any) -> None:
     """Refuse sizes of the recipe's section `parallel` that do not fit (RecipeError).
 
     Args:
@@ -107,7 +107,7 @@ def check_model(model: Any, config: PretrainedConfig, mixed: str | None, loaded:
     hint = "Remove parallel.sequence"
     if mixed is not None:
         raise _refused(loaded, f"does not go with this run: {mixed}", hint)
-    check_sizes(loaded, "sequence", model=divided_model(config.get_text_config(decoder=True)))
+    check_parallelism(loaded, "sequence", model=divided_model(config.get_text_config(decoder=True)))
     if "s_aux" in inspect.getsource(sys.modules[model.__module__]):
         why = f"does not go with {config.model_type}: it does not divide its attention sinks, one for each head"
     elif ("flash" if "flash" in attention else attention) not in supported:

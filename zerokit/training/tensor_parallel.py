@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from zerokit.config.base import ZERO
 from zerokit.errors import ConfigError, RecipeError
-from zerokit.training.sequence_parallel import check_sizes, divided_model
+from zerokit.training.sequence_parallel import check_parallelism, divided_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +47,7 @@ def check_tensor_parallel(ds_config: Mapping[str, Any], loaded: LoadedRecipe, pl
     ):
         if (ds_config.get(path[0]) or {}).get(path[1]) not in is_off:
             raise ConfigError(why, where=place(path), hint="Remove it")
-    check_sizes(loaded, "tensor", has_adapter=recipe.peft is not None)
+    check_parallelism(loaded, "tensor", has_adapter=recipe.peft is not None)
     if recipe.training.get("use_liger_kernel"):
         why, hint = (
             "use_liger_kernel, whose loss has a part of the output matrix on each rank",
@@ -64,7 +64,7 @@ def check_tensor_parallel(ds_config: Mapping[str, Any], loaded: LoadedRecipe, pl
 def check_model(config: PretrainedConfig, loaded: LoadedRecipe) -> None:
     """Refuse a model that AutoTP does not divide, or not evenly (RecipeError)."""
     if loaded.recipe.parallel.tensor > 1:  # otherwise the model may have no heads
-        check_sizes(loaded, "tensor", model=divided_model(config.get_text_config(decoder=True)))
+        check_parallelism(loaded, "tensor", model=divided_model(config.get_text_config(decoder=True)))
 
 
 @contextmanager
