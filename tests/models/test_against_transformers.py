@@ -11,6 +11,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from tests.models.configurations import odd_configurations
 from tests.models.transformers_models import build, parameters_of_model, parameters_of_shape
+from zerokit.errors import ModelError
 from zerokit.models import architectures, load_model_shape
 
 pytestmark = pytest.mark.torch
@@ -111,3 +112,19 @@ def test_aliases_are_those_of_transformers(model_type: str) -> None:
     for alias, name in known.aliases.items():
         there = settings.attribute_map
         assert there.get(alias) == name or there.get(name) == alias
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_null_is_refused_where_transformers_refuses_it(model_type: str) -> None:
+    known = MODEL_TYPES[model_type]
+    for key in known.defaults:
+        config = {"model_type": model_type, key: None}
+        try:
+            CONFIG_MAPPING[model_type].from_dict({key: None})
+        except Exception:  # of huggingface_hub's strict dataclasses, whatever it is called
+            assert key not in known.nullable
+            for architecture in known.classes:
+                with pytest.raises(ModelError, match=rf"^config\.json \({key}\): '{key}' is null\. Give "):
+                    load_model_shape(config, architecture=architecture, allow_torch=False)
+        else:
+            assert key in known.nullable

@@ -78,6 +78,8 @@ class ModelType:
     """transformers' defaults of the keys that are read."""
     aliases: Mapping[str, str] = field(default_factory=dict)
     """Other spellings of keys (transformers' `attribute_map`); they win over the key itself."""
+    nullable: Sequence[str] = ()
+    """Keys with a default that transformers accepts as null all the same."""
     flags: Mapping[str, bool | str] = field(default_factory=dict)
     """Flags that the class fixes, or the key that it reads instead."""
     heads_divide_hidden: bool = False

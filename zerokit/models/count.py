@@ -33,7 +33,9 @@ def count(config: Mapping[str, Any], where: Where, *, name: str, architecture: s
         raise NotCountedError(f"model type '{model_type}'")
     keys.not_counted("per_layer_config")
     chosen = _architecture(known, keys, architecture)
-    parts = known.parts(chosen, Keys(config, where, defaults=known.defaults, aliases=known.aliases))
+    given = Keys(config, where, defaults=known.defaults, aliases=known.aliases)
+    given.refuse_nulls(known.nullable)
+    parts = known.parts(chosen, given)
     sizes = parts.sizes
     return ModelShape(
         name=name,

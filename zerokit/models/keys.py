@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NoReturn
 
 from zerokit.documents import dotted
@@ -46,6 +46,12 @@ class Keys:
         """The value of a key in any spelling, or its default; None if there is none."""
         spelling = self._spelling(name)
         return self._defaults.get(name) if spelling is None else self.data[spelling]
+
+    def refuse_nulls(self, nullable: Collection[str]) -> None:
+        """Refuse null for a key with a default, as transformers does, but for `nullable` keys (ModelError)."""
+        for name, default in self._defaults.items():
+            if default is not None and name not in nullable and self.value(name) is None:
+                self.fail(name, "is null", "Give its value, or remove it for transformers' default")
 
     def size(self, name: str) -> int:
         """A whole number of at least 1. ModelError if it is missing or invalid."""
