@@ -196,4 +196,5 @@ def _is_shown(char: str) -> bool:
 
 def _one_line(text: str) -> str:
     # Not str.split: spaces of other widths may be part of a name.
-    return visible(re.sub("[ \t-\r\x1c-\x1f\x85\u2028\u2029]+", " ", text).strip(" ").rstrip("."))
+    text = re.sub("[ \t-\r\x1c-\x1f\x85\u2028\u2029]+", " ", text).strip(" ").rstrip(".")
+    return visible(re.sub("([1-9][0-9]{19})[0-9]{30,}", r"\1(...)", text))

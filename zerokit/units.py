@@ -39,14 +39,14 @@ _SECONDS = {
     )
     for name in names.split()
 }
+LARGEST_NUMBER = 2**63
+"""Largest number of an option: larger ones are mistakes, and overflow floats and 64-bit integers."""
 # Patterns that few commands need are compiled where they are used.
 _SECONDS_ALONE = r"\s*(\d{1,12}(?:\.\d{0,12})?|\.\d{1,12})\s*"
 _PART_OF_DURATION = rf"{_SECONDS_ALONE}({'|'.join(sorted(_SECONDS, key=len, reverse=True))})(?![a-z])\s*"
-_MOST_DIGITS = 30
-"""Keeps "1e999999999" from becoming an integer of as many digits."""
 _COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _QUANTITY = re.compile(
-    r"\s*(?P<number>(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9][0-9_]*)(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+)"
+    r"\s*(?P<number>(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9][0-9_]*)(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,5})?|\.[0-9]+)"
     r"\s*(?P<unit>[A-Za-z]*)\s*"
 )
 """A comma separates thousands, so "2,5" is no number."""
@@ -185,8 +185,10 @@ def _parse(text: str, units: dict[str, int], *, kind: str, example: str, rounded
     scale = units[match["unit"].lower()]
     # Decimal, because 2.01 * 1000 is not 2010 in binary floating point.
     value = Decimal(number) * scale
+    if value > LARGEST_NUMBER:
+        raise ZerokitError(f"'{text}' is too large", hint=f"Write it like {example}")
     if rounded and scale > 1:
-        value = value.quantize(Decimal(1)) if value.adjusted() <= _MOST_DIGITS else value
-    if value != value.to_integral_value() or value.adjusted() > _MOST_DIGITS:
+        value = value.quantize(Decimal(1))
+    if value != value.to_integral_value():
         raise ZerokitError(f"'{text}' is not a whole {kind}", hint=f"Write it like {example}")
     return int(value)

@@ -18,6 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from zerokit.errors import ZerokitError
 from zerokit.reporting.tables import fold
+from zerokit.units import LARGEST_NUMBER
 
 # typer exports one exception of the click it builds on, whose bases are the ones needed here.
 UsageError: Any
@@ -236,6 +237,9 @@ class Command(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         """Run the command; an error that begins with the name of a parameter gets its option as the place."""
         try:
+            for name, value in ctx.params.items():
+                if isinstance(value, int | float) and not abs(value) <= LARGEST_NUMBER:
+                    raise ZerokitError(f"{name} is {value}", hint=f"Give at most {LARGEST_NUMBER:,}")
             return super().invoke(ctx)
         except ZerokitError as error:
             flags = {param.name: param.opts[0] for param in self.get_params(ctx) if param.param_type_name == "option"}

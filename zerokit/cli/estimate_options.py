@@ -13,7 +13,7 @@ from zerokit.cli.command import required_unless
 from zerokit.errors import ConfigError
 from zerokit.generation.options import Mode
 from zerokit.hardware import GPUS_PER_NODE
-from zerokit.units import interpret_number
+from zerokit.units import LARGEST_NUMBER, interpret_number
 
 
 def _is_a_number(given: Mapping[str, Any]) -> bool:
@@ -97,7 +97,7 @@ CARD = "card"
 """The value of ``--fit`` by itself: the memory of the card."""
 
 
-def sizes(text: str | None, option: str, least: int = 1, most: int | None = None) -> tuple[Any, ...]:
+def sizes(text: str | None, option: str, least: int = 1, most: int = LARGEST_NUMBER) -> tuple[Any, ...]:
     """Parse ``"1,2,4"`` into distinct numbers; a stage may be the word none, tokens ``"128k"`` or ``"1M"``.
 
     Raises:
@@ -120,17 +120,17 @@ def sizes(text: str | None, option: str, least: int = 1, most: int | None = None
             raise ConfigError(f"'{word}' is not a whole number", where=option, hint=hint) from None
         if size < least:
             raise ConfigError(f"is {size}", where=option, hint=f"Give {least} or more")
-        if most is not None and size > most:
+        if size > most:
             word = ", or none" * (option == SIZES["zero_stage"][0])
             raise ConfigError(f"is {size}", where=option, hint=f"Give {least} to {most}{word}")
         found.append(size)
     return tuple(dict.fromkeys(found))
 
 
-SIZES: Mapping[str, tuple[str, int, int | None]] = {
+SIZES: Mapping[str, tuple[str, int, int]] = {
     "zero_stage": ("--zero-stage", 0, 3),
-    "num_gpus": ("--num-gpus", 1, None),
-    "micro_batch_size": ("--micro-batch-size", 1, None),
-    "seq_len": ("--seq-len", 1, None),
+    "num_gpus": ("--num-gpus", 1, LARGEST_NUMBER),
+    "micro_batch_size": ("--micro-batch-size", 1, LARGEST_NUMBER),
+    "seq_len": ("--seq-len", 1, LARGEST_NUMBER),
 }
 """Option, minimum and maximum of each parameter that may be a list."""

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 from zerokit.documents.causes import FIX_SYNTAX
 from zerokit.documents.document import Document, fits_float, shortened
@@ -52,7 +52,7 @@ def parse_scalar(text: str) -> Any:
     Raises:
         DocumentError: not a YAML value.
     """
-    return parse_yaml(text, name=f"value '{text}'").data
+    return parse_yaml(text, name=f"value '{shortened(text)}'").data
 
 
 def _hint(text: str, mark: Any) -> str:
@@ -80,13 +80,18 @@ def _yaml_loader_class(name: str, most_entries: int | None) -> type[Any]:
             """Refuse numbers beyond a float: parsing base 60, such as 1:30, takes quadratic time."""
             text = self.construct_scalar(node)
             number = super().construct_yaml_int(node) if len(text) <= _MOST_DIGITS else math.inf
-            if not fits_float(number):
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the number {shortened(text)} does not fit a float", node.start_mark
-                )
-            return number
+            return number if fits_float(number) else self.refuse(node)
+
+        def construct_yaml_float(self, node: Any) -> Any:
+            number = super().construct_yaml_float(node)
+            return self.refuse(node) if math.isinf(number) and "inf" not in node.value.lower() else number
+
+        def refuse(self, node: Any) -> NoReturn:
+            problem = f"the number {shortened(node.value)} does not fit a float"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
     Loader.add_constructor(_INTEGER, Loader.construct_yaml_int)
+    Loader.add_constructor("tag:yaml.org,2002:float", Loader.construct_yaml_float)
     # YAML 1.2's float: 1e-5 is a number, as in learning rates.
     Loader.add_implicit_resolver(
         "tag:yaml.org,2002:float",

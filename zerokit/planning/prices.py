@@ -18,7 +18,7 @@ from statistics import median_low
 from typing import NamedTuple
 
 from zerokit.data.files import opened_text
-from zerokit.documents import printable, unreadable_reason
+from zerokit.documents import is_file, printable, unreadable_reason
 from zerokit.errors import ZerokitError
 from zerokit.files import cache_folder, write_file
 from zerokit.hardware.gpus import Gpu, Price, find_gpu, gpus, sources
@@ -212,7 +212,7 @@ def read_price_file(file: Path) -> list[Machine]:
             columns lacks one.
     """
     where = printable(file)
-    if (reason := unreadable_reason(file)) is not None or not file.is_file():
+    if (reason := unreadable_reason(file)) is not None or not is_file(file):
         raise ZerokitError(reason or "is no file", where=where, hint="Check the path")
     if file.stat().st_size > _MOST_BYTES:
         raise ZerokitError("is larger than 64 MiB", where=where, hint="Keep the rows with GPUs that you mean")
