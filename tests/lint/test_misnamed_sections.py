@@ -105,3 +105,15 @@ def test_two_names_for_one_section_are_not_both_taken_for_it() -> None:
     assert ("unknown-key", "zero_optimizaton", 1) in rows(report)
     (hint,) = (str(one.hint) for one in report.findings if one.path == ("zero_optimizaton",))
     assert hint.startswith("Keep one of the two: 'zero_optimisation', line 1, means the same")
+
+
+def test_two_names_for_one_section_that_contradict_each_other_are_reported_alike() -> None:
+    text = '{"zero_optimisation": {"stage": 3},\n"zero_optimizaton": {"stage": 2}}'
+    report = check_document(parse_json(text))
+    said = {one.path[0]: (one.message, one.hint, one.fix) for one in report.findings if one.rule == "unknown-key"}
+    for name, other, line in (
+        ("zero_optimisation", "zero_optimizaton", 2),
+        ("zero_optimizaton", "zero_optimisation", 1),
+    ):
+        hint = f"Keep one of the two: '{other}', line {line}, means the same"
+        assert said[name] == (f"unknown key '{name}'", hint, ())

@@ -39,19 +39,27 @@ def rename_sections(document: Document, run: Run) -> RenamedSections:
                 path = (*move.path, *path[len(move.to) :])
         return path
 
+    def keep_one(path: KeyPath) -> str:
+        line = meant.line(path)
+        place = f"'{dotted(in_file(path))}'" + (f", line {line}," if line else "")
+        return f"Keep one of the two: {place} means the same"
+
     def as_in_file(finding: Finding) -> Finding:
         for move in moves:  # the file has the section under another name
             if finding.hint and finding.path[:-1] == move.to[:-1]:
-                line = meant.line(move.to)
-                place = f"'{dotted(in_file(move.to))}'" + (f", line {line}," if line else "")
-                another = f"Keep one of the two: {place} means the same"
-                finding = replace(finding, hint=finding.hint.replace(there_as_well(move.to[-1]), another))
+                another = finding.hint.replace(there_as_well(move.to[-1]), keep_one(move.to))
+                finding = replace(finding, hint=another)
         return _with_paths(finding, in_file) if moves else finding
 
     meant, valid = document, load_valid_part(document)
     while move := _first(valid.findings, meant):
         finding, edit = move
-        finding = list(drop_contradicting_fixes(valid.findings, meant.data))[valid.findings.index(finding)]
+        rivals = [
+            one.path for one in valid.findings if one.path != edit.path and one.fix == (Move(one.path, edit.to),)
+        ]
+        settled = list(drop_contradicting_fixes(valid.findings, meant.data))[valid.findings.index(finding)]
+        contradicts = rivals and not settled.fix
+        finding = replace(finding, hint=keep_one(rivals[0]), fix=()) if contradicts else settled
         found.append(as_in_file(for_this_run(finding, meant, run)))
         moves.append(edit)
         meant = replace(
