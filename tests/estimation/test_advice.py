@@ -7,7 +7,7 @@ import pytest
 from tests.estimation.requests import question, shape
 from zerokit.estimation import Runs, advise, verdict
 from zerokit.estimation.advice import EXPANDABLE_SEGMENTS, Advice, advice_lines
-from zerokit.hardware.cluster import Cluster
+from zerokit.hardware.cluster import Cluster, Parallelism
 from zerokit.hardware.gpus import find_gpu
 from zerokit.memory import Lora, estimate
 from zerokit.reporting.verdicts import NEGATIVE
@@ -136,6 +136,15 @@ def test_few_gpus_share_a_sequence_where_changes_without_gpus_help() -> None:
     """Eight GPUs for each sequence would do, too."""
     found = words(advice_of("H100", 8, "llama-3.1-8b", zero_stage=3, seq_len=131072, gradient_checkpointing=True))
     assert found[0] == "--sequence-parallel 2 --chunked-loss"
+
+
+def test_sequences_are_divided_in_place_of_layers_where_that_does_not_fit() -> None:
+    sizes = {"zero_stage": 3, "seq_len": 2**20, "gradient_checkpointing": True, "chunked_loss": "zerokit"}
+    parallelism = Parallelism(tensor=2)
+    found = advice_of("H100", 8, "llama-3.1-8b", parallelism=parallelism, tiled_mlp=True, **sizes)
+    (line,) = [one.line for one in found if "--sequence-parallel" in one.line and "--num-gpus" not in one.line][:1]
+    assert "--sequence-parallel 8 without --tensor-parallel" in line
+    assert "a step reads fewer sequences" in line
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from zerokit.documents import KeyPath, value_at, with_value
 from zerokit.errors import ZerokitError
 from zerokit.estimation.fit import Fit, verdict
 from zerokit.estimation.request import Question, Runs
-from zerokit.hardware.cluster import Cluster
+from zerokit.hardware.cluster import Cluster, Parallelism
 from zerokit.hardware.non_torch_memory import EXPANDABLE_SEGMENTS
 from zerokit.memory import Estimate, Lora, estimate
 from zerokit.memory.overheads import FRAGMENTATION
@@ -50,6 +50,8 @@ class Change:
     """Whether the same parameters are trained on as many GPUs and as many tokens."""
     seq_len: int | None = None
     """The tokens to which it shortens sequences."""
+    reads_fewer_sequences: bool = False
+    """Whether fewer groups of GPUs read sequences of their own."""
 
     def apply(self, question: Question) -> Question:
         question = replace(question, **self.settings)
@@ -84,7 +86,8 @@ class Advice:
         words = " and ".join(filter(None, (options, keys and f"{keys} in the ds_config")))
         words += " (trains adapters only)" * ("--lora-rank" in options)
         words += " (shorter sequences)" * (self.seq_len is not None)
-        words += " (a step reads fewer sequences: accumulate more of them)" * ("--sequence-parallel" in options)
+        fewer = any(one.reads_fewer_sequences for one in self.changes)
+        words += " (a step reads fewer sequences: accumulate more of them)" * fewer
         needs = format_span(self.fit.needed_low_bytes, self.fit.needed_high_bytes)
         host = self.fit.host
         known = f", and {host.span} of each host" if "offload" in words else ""
@@ -230,11 +233,13 @@ def _levels(question: Question, answer: Estimate, fit: Fit) -> Iterator[_Level]:
 
 
 def _sequence_parallelism(question: Question) -> Iterator[Change]:
-    """More ranks of a node for each sequence."""
+    """More ranks of a node for each sequence, in place of tensor parallelism, with which it does not go."""
     now, local = question.parallelism, question.cluster.local_ranks
-    for size in (size for size in SEQUENCE_SIZES if size > now.sequence and local % (size * now.tensor) == 0):
-        what, how = f"sequence parallelism over {size} GPUs", f"--sequence-parallel {size}"
-        yield Change(what, how, {"parallelism": replace(now, sequence=size)})
+    instead = " without --tensor-parallel" * (now.tensor > 1)
+    for size in (size for size in SEQUENCE_SIZES if size > now.sequence and local % size == 0):
+        what, how = f"sequence parallelism over {size} GPUs", f"--sequence-parallel {size}{instead}"
+        fewer = size > now.group_size
+        yield Change(what, how, {"parallelism": Parallelism(sequence=size)}, reads_fewer_sequences=fewer)
 
 
 def _smaller_batches(batch: int, steps: int) -> Iterator[Change]:
