@@ -252,12 +252,10 @@ def test_a_step_has_documents_where_sequences_are_packed(columns: dict[str, Any]
     assert padding_line(Padding(0.1951, 0.195, 32), CausalLM(TaskSection()), rows) is None  # alike as printed
 
 
-@pytest.mark.parametrize(
-    ("optim", "expected"), [("adamw_torch_fused", 4 * 110 + 4 * 110 + 12 * 55), ("rmsprop", None)]
-)
-def test_a_run_says_what_it_keeps(optim: str, expected: int | None, capsys: pytest.CaptureFixture[str]) -> None:
+def _prepared(optim: str, resume: Path | None, *words: str) -> Any:
+    """A run of the embedded recipe on two ranks, with other values in `words`."""
     resolved = resolve_for_trainer(ds_config(1), {}, default_precision="fp32", world_size=2)
-    prepared = SimpleNamespace(
+    return SimpleNamespace(
         group=RankGroup(Ranks(world_size=2)),
         group_place=GroupPlace(world_size=2),
         own=OwnKeys(),
@@ -270,10 +268,38 @@ def test_a_run_says_what_it_keeps(optim: str, expected: int | None, capsys: pyte
         held_out=None,
         task=CausalLM(TaskSection(chunked_loss=False)),
         padding=Padding(0.02, 0.6, 32),
-        loaded=load_recipe(None, ["--training.output_dir", "out"]),
-        output=SimpleNamespace(resume=None if expected else Path("out/checkpoint-7")),
+        loaded=load_recipe(None, ["--training.output_dir", "out", *words]),
+        output=SimpleNamespace(resume=resume),
         output_dir=Path("out"),
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("--parallel.sequence", "2"), "sequence parallelism: 2 ranks share the tokens of a micro batch, "),
+        (
+            ("--parallel.tensor", "2"),
+            "tensor parallelism: 2 ranks divide each layer, and compute the same micro batch",
+        ),
+        ((), None),
+    ],
+)
+def test_a_run_says_what_its_groups_of_ranks_share(
+    words: tuple[str, ...], line: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model: Any = torch.nn.Linear(10, 10)
+    announce(_prepared("adamw_torch_fused", None, *words), model, cuda=False)
+    said = [one for one in capsys.readouterr().err.splitlines() if "parallelism" in one]
+    assert len(said) == (line is not None)
+    assert all(one.startswith(str(line)) for one in said)
+
+
+@pytest.mark.parametrize(
+    ("optim", "expected"), [("adamw_torch_fused", 4 * 110 + 4 * 110 + 12 * 55), ("rmsprop", None)]
+)
+def test_a_run_says_what_it_keeps(optim: str, expected: int | None, capsys: pytest.CaptureFixture[str]) -> None:
+    prepared = _prepared(optim, None if expected else Path("out/checkpoint-7"))
     model: Any = torch.nn.Linear(10, 10)
     told: Any = (prepared, model)
     assert announce(*told, cuda=False) == (expected, None)

@@ -71,6 +71,8 @@ def announce(context: RunContext, model: PreTrainedModel, *, cuda: bool, chunked
                 f"sequence parallelism: {parts} ranks share the tokens of a micro batch, "
                 f"which is one row, padded to a multiple of {parts}"
             )
+        if (parts := context.loaded.recipe.parallel.tensor) > 1:
+            console.note(f"tensor parallelism: {parts} ranks divide each layer, and compute the same micro batch")
         if chunked and (tokens := _chunk(context, model)) is not None:
             console.note(
                 f"the loss is computed {tokens:,} tokens at a time, to have no more logits in memory; "
