@@ -217,6 +217,39 @@ def test_two_runs_do_not_write_one_file(resume: bool, tmp_path: Path) -> None:
     assert [line["index"] for line in lines(out.read_text(encoding="utf-8"))] == [0]
 
 
+@pytest.mark.parametrize("resume", [True, False])
+@pytest.mark.parametrize(
+    ("state", "message", "left"),
+    [
+        ("running", r"out\.jsonl\.partial: another run is writing it", ["out.jsonl.partial"]),
+        ("killed", r"out\.jsonl: another run has written it meanwhile\. Name another", ["out.jsonl.partial"]),
+        ("finished", r"out\.jsonl: another run has written it meanwhile\. Name another", ["out.jsonl"]),
+    ],
+)
+def test_of_two_runs_that_start_together_one_writes(
+    state: str, message: str, left: list[str], resume: bool, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.jsonl"
+    first, second = (
+        Results(out, io.StringIO(), JOB, num_prompts=2, resume=resume, force=False) for _ in ("first", "second")
+    )
+    first.add(record(0, "first", 1, [DONE]))
+    if state == "finished":
+        first.finish()
+    if state == "killed":
+        del first
+    (file,) = tmp_path.iterdir()
+    before = file.read_bytes()
+    with pytest.raises(ZerokitError, match=message) as refused:
+        second.add(record(0, "second", 1, [DONE]))
+    assert refused.value.exit_code == 2
+    assert [one.name for one in tmp_path.iterdir()] == left
+    assert file.read_bytes() == before
+    if state == "finished":
+        with pytest.raises(ZerokitError, match="the file exists"):
+            Results(out, io.StringIO(), JOB, num_prompts=2, force=False)
+
+
 def test_a_run_that_starts_over_keeps_the_earlier_records_until_its_first(tmp_path: Path) -> None:
     out, partial = tmp_path / "out.jsonl", tmp_path / "out.jsonl.partial"
     Results(out, io.StringIO(), JOB, num_prompts=6).add(record(0, "a", 1, [DONE]))

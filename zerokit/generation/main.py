@@ -202,7 +202,8 @@ def _read_input(
             job[f"--{name}"] = value
     # In a rehearsal each rank would lock the same file.
     output = options.output if RunPolicy.current().writes_files else None
-    results = Results(output, stream, job, num_prompts=len(tokens), resume=options.resume)
+    resume, force = options.resume, options.force
+    results = Results(output, stream, job, num_prompts=len(tokens), resume=resume, force=force)
     requests = requests_of(tokens, sampling.num_return_sequences, done=results.places)
     return Writer(prompts, [*map(len, tokens)], results), requests, len(prompts.errors)
 

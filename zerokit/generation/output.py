@@ -138,15 +138,26 @@ class Results:
         job: what decides the results, by name: options with their values (``--seed``), and digests of the rest.
         num_prompts: of the job; each gets a record.
         resume: keep the records of an earlier run of the same job.
+        force: whether to replace what another run has written since the check of the output.
 
     Raises:
-        ZerokitError: the partial file is of another job, damaged, or in use.
+        ZerokitError: the partial file is of another job, damaged, or in use; or there are results to replace.
     """
 
     def __init__(
-        self, path: Path | None, stream: IO[str], job: Mapping[str, Any], *, num_prompts: int, resume: bool = False
+        self,
+        path: Path | None,
+        stream: IO[str],
+        job: Mapping[str, Any],
+        *,
+        num_prompts: int,
+        resume: bool = False,
+        force: bool = True,
     ) -> None:
+        if not force:
+            check_output(path, force=force, resume=resume)
         self.path = path
+        self._force = force
         self.stream = stream
         self.places: dict[int, tuple[int, int]] = {}
         """Index of each record -> its place in the file, and its bytes."""
@@ -179,11 +190,24 @@ class Results:
                         self._partial.unlink()
                 self._earlier = None
             if self._file is None:
-                self._file = _open_partial(self._partial)
+                self._file = self._new_partial()
             if not self._end:
                 self._file.truncate(0)
                 self._append({"job": self._job})
             self.places[record["index"]] = self._append(record)
+
+    def _new_partial(self) -> IO[bytes]:
+        """Make the partial file. ZerokitError if another run has written results since this one began."""
+        file = _open_partial(self._partial)
+        if self._force or self.path is None or self._partial is None:
+            return file
+        is_empty = not os.fstat(file.fileno()).st_size
+        if not is_empty or self.path.exists():
+            with file:
+                if is_empty:  # this run has just made it
+                    self._partial.unlink()
+            raise ZerokitError("another run has written it meanwhile", where=printable(self.path), hint=_MEANWHILE)
+        return file
 
     def finish(self) -> None:
         """Write all records, sorted by index."""
@@ -240,6 +264,7 @@ class Results:
                 raise ZerokitError(f"is of a run with other {name}{values}", where=where, hint=_OTHER_JOB)
 
 
+_MEANWHILE = "Name another file, or start again with --force to replace it"
 _OTHER_JOB = "Repeat the options of that run, or add --force without --resume to start over"
 
 
