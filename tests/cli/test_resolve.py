@@ -97,6 +97,9 @@ def test_resolve_and_train_refuse_the_same_of_a_recipe(
     code, out, _ = zerokit("resolve", "--recipe", file, "--num-gpus", 2, "--format", "json")
     (only,) = json.loads(out)["refused"]
     assert (code, only[: len(message)]) == (1, message)
+    code, out, _ = zerokit("resolve", "--recipe", file, "--num-gpus", 2)
+    (line,) = (line for line in out.splitlines() if line.startswith("refused: "))
+    assert line.startswith(f"refused: {only}. Remove it")
     from zerokit.training.arguments import resolve_arguments
 
     place = GroupPlace(0, 2, Parallelism(2))

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from tests.lint.asking import found, zero
+from tests.lint.asking import RULES, found, zero
 from zerokit.config import load_ds_config
 from zerokit.findings import SetValue
 from zerokit.hardware.cluster import Cluster
@@ -57,10 +57,9 @@ def test_recomputing_a_layer_surely_takes_all_of_its_buffers(
     run = Run(target="trainer", cluster=Cluster(8), model=llama_8b(), given=arguments)
     found = [one for one in check_config(config, run).findings if one.rule == "nvme-buffer-count"]
     assert [one.severity for one in found] == [severity]
-    topics = [
-        refused.message for _, refused in refusals(Subject(config=load_ds_config(config), written=config, run=run))
-    ]
-    assert any("they run out" in message for message in topics) == (severity == "error")
+    subject = Subject(config=load_ds_config(config), written=config, run=run)
+    messages = [refused.message for refused in refusals(subject, RULES.values())]
+    assert any("they run out" in message for message in messages) == (severity == "error")
 
 
 @pytest.mark.parametrize(("own", "rules"), [({}, []), ({"buffer_count": 5}, ["nvme-buffer-count"])])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from zerokit.documents import Document, dotted
 from zerokit.errors import ConfigError
 from zerokit.lint import check_document
 from zerokit.lint.refusals import _OF_THE_FILE, with_refusals
+from zerokit.lint.rule import Hit, Rule
 from zerokit.lint.subject import Subject
 from zerokit.resolving.run import Run
 from zerokit.resolving.trace import Lost, Refused, Resolution, resolve
@@ -128,8 +129,8 @@ def test_different_refusals_of_one_key_are_all_reported() -> None:
     assert not resolution.refused
     said = [Refused("a", "one"), Refused("a", "two"), Refused("b", "three"), Refused("a", "one")]
 
-    def found(subject: Subject) -> Iterator[tuple[str, Refused]]:
-        yield from (("zero", one) for one in said)
+    def found(subject: Subject, rules: Iterable[Rule]) -> Iterator[Refused]:
+        yield from said
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("zerokit.lint.refusals.refusals", found)
@@ -138,6 +139,24 @@ def test_different_refusals_of_one_key_are_all_reported() -> None:
         told = with_refusals(own, document, run)
     assert told.refused == (Refused("a", "in other words"), Refused("b", "three"))
     assert told.lost == ()
+
+
+def test_each_rule_runs_once_and_its_hint_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+
+    def counted(rule: Rule) -> Rule:
+        def check(subject: Subject) -> Iterator[Hit]:
+            ran.append(rule.id)
+            yield Hit(("bf16",), f"says {rule.id}", "Fix it", severity="error")
+
+        return replace(rule, check=check, stops=True)
+
+    for rule in [one for one in RULES.values() if one.check is not None and not one.needs]:
+        monkeypatch.setitem(RULES, rule.id, counted(rule))
+    resolution = resolved({"train_micro_batch_size_per_gpu": 1})
+    assert resolution is not None
+    assert len(ran) == len({*ran}) > 50
+    assert {one.hint for one in resolution.refused} == {"Fix it"}
 
 
 def has_auto(data: Any) -> bool:

@@ -1,6 +1,6 @@
 """Every refusal that the rules know, for a config that has been resolved."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from zerokit.config.load import is_passed_over, load_valid_part
@@ -9,6 +9,7 @@ from zerokit.findings import Finding
 from zerokit.hardware.cluster import Cluster, Parallelism
 from zerokit.lint.adjust import for_this_run
 from zerokit.lint.plain_json import check_text
+from zerokit.lint.rule import Rule
 from zerokit.lint.run import all_rules, check_document, missing_needs
 from zerokit.lint.subject import Subject
 from zerokit.resolving.run import Run
@@ -35,14 +36,14 @@ def errors_of_training(document: Document, num_gpus: int, parallelism: Paralleli
     return errors
 
 
-def refusals(subject: Subject) -> Iterator[tuple[str, Refused]]:
-    """What stops the run when it starts or at its first step, with the topic of the rule that finds it."""
-    for rule in all_rules().values():
+def refusals(subject: Subject, rules: Iterable[Rule]) -> Iterator[Refused]:
+    """What stops the run when it starts or at its first step, as some of the rules find it."""
+    for rule in rules:
         if rule.check is None or not rule.stops or missing_needs(rule, subject):
             continue
         for hit in rule.check(subject):
             if hit.stops and (hit.severity or rule.severity) == "error":
-                yield rule.topic, Refused(dotted(hit.path), hit.message)
+                yield Refused(dotted(hit.path), hit.message, hit.hint)
 
 
 def _of_single_keys(findings: list[Finding], document: Document, run: Run) -> Iterator[Finding]:
@@ -61,17 +62,20 @@ def with_refusals(resolution: Resolution, document: Document, run: Run) -> Resol
     A refusal of the resolution replaces what the rules report about the same key.
     """
     valid = load_valid_part(document)
-    by_itself = list(_of_single_keys(valid.findings, document, run))
+    of_file = [rule for rule in all_rules().values() if rule.topic in _OF_THE_FILE]
+    others = [rule for rule in all_rules().values() if rule.topic not in _OF_THE_FILE]
     if run.recipe is not None and run.target == "trainer":
-        by_itself += errors_of_training(document, run.world_size, run.parallelism)
-    found = [Refused(dotted(one.path), one.message) for one in by_itself]
+        by_itself = errors_of_training(document, run.world_size, run.parallelism)
+        of_file = [rule for rule in of_file if "recipe" in rule.needs]  # all others have run
+    else:
+        by_itself = list(_of_single_keys(valid.findings, document, run))
+    found = [Refused(dotted(one.path), one.message, one.hint) for one in by_itself]
     if valid.config is not None:
-        written = Subject.of(valid, run)
-        found += [one for topic, one in refusals(written) if topic in _OF_THE_FILE]
+        found += refusals(Subject.of(valid, run), of_file)
     if resolution.loaded is not None:
         handed_over = replace(run, target="deepspeed", recipe=None)
         final = Subject(config=resolution.loaded, written=resolution.loaded.dump(), run=handed_over)
-        found += [one for topic, one in refusals(final) if topic not in _OF_THE_FILE]
+        found += refusals(final, others)
     known = {one.name for one in resolution.refused}
     refused = (*resolution.refused, *dict.fromkeys(one for one in found if one.name not in known))
     names = {one.name for one in refused}
