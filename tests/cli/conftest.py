@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.named_options import foreign_options
+
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -30,6 +32,7 @@ def refused(zerokit: Run, *arguments: object) -> str:
     code, out, err = zerokit(*arguments)
     assert (code, out, err.count("\n")) == (2, "", 1), err
     assert err.startswith("zerokit: error: ")
+    assert foreign_options(err, [str(word) for word in arguments]) == []
     return err
 
 

@@ -75,7 +75,8 @@ def test_tensor_parallelism_leaves_fewer_ranks_to_zero(stage: int) -> None:
     [
         (
             {"stage": 2, "sequence": 2},
-            "--sequence-parallel: .* needs ZeRO-3, and the run has stage 2: .* Set stage 3: --zero-stage, or ",
+            "--sequence-parallel: .* needs ZeRO-3, and the run has stage 2: .* Set stage 3, in a ds_config by "
+            "zero_optimization.stage$",
         ),
         ({"sequence": 3}, "--sequence-parallel: 8 GPUs do not divide into groups of 3 of sequence parallelism"),
         ({"sequence": 16, "world_size": 16}, "--sequence-parallel: .* 8 attention heads, 4 of keys and values"),

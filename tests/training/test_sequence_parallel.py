@@ -18,6 +18,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from tests.named_options import foreign_options
 from zerokit.distributed.group import RankGroup
 from zerokit.distributed.parallel_groups import GroupPlace
 from zerokit.distributed.ranks import Ranks
@@ -172,7 +173,7 @@ def loaded(tmp_path: Path, *words: str) -> Any:
     ("words", "stage", "message"),
     [
         ((), 1, "needs ZeRO-3, and the run has stage 1: DeepSpeed multiplies gradients"),
-        ((), 0, "without ZeRO, DeepSpeed has no groups for it. Set stage 3"),
+        ((), 0, "without ZeRO, DeepSpeed has no groups for it. Set stage 3, in a ds_config"),
         (("--task.type", "dpo"), 3, "does not go with task dpo"),
         (("--training.torch_compile", "true"), 3, "does not go with training.torch_compile True"),
         (("--training.dataloader_drop_last", "true"), 3, "does not go with training.dataloader_drop_last True"),
@@ -188,6 +189,7 @@ def test_a_run_that_cannot_be_divided_is_refused_in_a_line(
     assert message in str(refused.value)
     assert "recipe.yaml:4" in str(refused.value)
     assert "\n" not in str(refused.value)
+    assert foreign_options(str(refused.value), ["train"]) == []
 
 
 def test_reduce_scatter_is_needed(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ class OtherHosts:
             hint = "See what it has said there; if nothing, 'dmesg' there names what the kernel has ended"
         except OSError as error:
             what = f"does not answer any more ({error.strerror})"
-            hint = "See whether it runs, and its network; then go on with --resume auto"
+            hint = "See whether it runs, and its network; then start again (zerokit train: with --resume auto)"
         if self._leaves.wait(_GRACE_SECONDS):
             return
         console.print_error(RankError(what, where=where, hint=hint))

@@ -72,7 +72,7 @@ def _misfits(
         # stage_1_and_2.py divides by the groups that read different data, after a sum over all ranks.
         why = "DeepSpeed multiplies gradients by the size of the group in stages 1 and 2"
         why = f"the run has stage {stage}: {why if stage else 'without ZeRO, DeepSpeed has no groups for it'}"
-        yield "sequence", f"needs ZeRO-3, and {why}", "Set stage 3: --zero-stage, or zero_optimization.stage"
+        yield "sequence", f"needs ZeRO-3, and {why}", "Set stage 3, in a ds_config by zero_optimization.stage"
     if tensor > 1 and has_adapter:
         yield "tensor", "does not go with peft: AutoTP does not divide adapters", "Remove one of the two"
     if model is None:

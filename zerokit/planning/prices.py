@@ -125,7 +125,7 @@ def load_prices(given: Sequence[str] = (), file: Path | None = None, *, spot: bo
             raise ZerokitError(f"'{text}' has no price", where="--price", hint=hint)
         found[gpu.name] = CardPrice(gpu, usd, _today(), "--price")
     if not found:
-        hint = "Run zerokit prices update, or give --prices FILE or --price CARD=USD"
+        hint = "Run zerokit prices update; zerokit plan accepts --prices FILE and --price CARD=USD, too"
         raise ZerokitError("no spot prices are known", where="--spot", hint=hint)
     return found
 
@@ -315,7 +315,7 @@ def update() -> tuple[Path, list[Machine]]:
     logger = logging.getLogger("gpuhunt")  # prints tracebacks of providers that it could not reach
     logger.addHandler(logging.NullHandler())
     logger.propagate = False
-    where, hint = "zerokit prices update", "Check the network, or give --prices FILE"
+    where, hint = "zerokit prices update", "Check the network; zerokit plan accepts --prices FILE, too"
     timeout = socket.getdefaulttimeout()
     socket.setdefaulttimeout(_TIMEOUT_SECONDS)  # gpuhunt's urlopen has none
     try:

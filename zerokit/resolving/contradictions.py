@@ -160,7 +160,7 @@ class _Reconciler:
             raise ConfigError(
                 f"tensor_parallel.autotp_size is {section['autotp_size']}, but the run has groups of {size}",
                 where=self.ds_where,
-                hint="Remove autotp_size: the recipe's parallel.tensor, or --tensor-parallel, decides it",
+                hint="Remove autotp_size: the run decides it",
             )
         if size > 1:
             # With tied embeddings DeepSpeed would leave each rank a part of the logits.
