@@ -31,6 +31,10 @@ _DEFAULT_IN_WORDS = re.compile(r"\[default: \((.*)\)(?=(;[^;]*)?\]$)")
 """A default in words, which typer puts in parentheses, perhaps with a range after it."""
 
 
+_CHECKED_BY_COMMAND = ("learning_rate", "gradient_clipping")
+"""Options whose command says which numbers it accepts."""
+
+
 class _Missing(typer.BadParameter):
     """A required option or argument is missing."""
 
@@ -238,7 +242,8 @@ class Command(TyperCommand):
         """Run the command; an error that begins with the name of a parameter gets its option as the place."""
         try:
             for name, value in ctx.params.items():
-                if isinstance(value, int | float) and not abs(value) <= LARGEST_NUMBER:
+                is_number = isinstance(value, int | float) and name not in _CHECKED_BY_COMMAND
+                if is_number and not abs(value) <= LARGEST_NUMBER:
                     raise ZerokitError(f"{name} is {value}", hint=f"Give at most {LARGEST_NUMBER:,}")
             return super().invoke(ctx)
         except ZerokitError as error:
