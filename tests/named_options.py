@@ -11,10 +11,12 @@ from typer.main import get_command
 
 from zerokit.cli import on_ranks
 from zerokit.cli.main import command_line
+from zerokit.recipe.load import SHORTHANDS
 
 
 @functools.cache
-def _commands() -> Mapping[str, Any]:
+def commands() -> Mapping[str, Any]:
+    """Every command by its name, those of groups after the name of the group."""
     root: Any = get_command(command_line())
     groups = {name: one.commands for name, one in root.commands.items() if hasattr(one, "commands")}
     of_groups = {f"{group} {name}": one for group, commands in groups.items() for name, one in commands.items()}
@@ -27,15 +29,16 @@ def foreign_options(line: str, words: Sequence[str]) -> list[str]:
     Options after the name of another command or program are its own. Commands that start ranks also accept the
     keys of recipes and of GenerationConfig.
     """
-    command = next((name for end in (2, 1) if (name := " ".join(words[:end])) in _commands()), None)
+    command = next((name for end in (2, 1) if (name := " ".join(words[:end])) in commands()), None)
     if command is None:
         return []
-    params = _commands()[command].params
+    params = commands()[command].params
     line = line.removeprefix("zerokit: ").replace(f"zerokit {command}", "")
     own = {name for param in params for name in (*param.opts, *param.secondary_opts)} | {"--help"}
     before_others = re.split(r"zerokit [a-z]|pip install|torchrun|accelerate launch|deepspeed ", line)[0]
     found = re.findall(r"(?<![\w-])--[a-z][\w.-]*\w", before_others)
-    passes_on = words[0] in on_ranks.COMMANDS
+    passes_on = command in on_ranks.COMMANDS
+    own |= {f"--{name}" for name in SHORTHANDS} if passes_on else set()
     return [
         name
         for name in found
