@@ -39,7 +39,7 @@ _SECONDS = {
     )
     for name in names.split()
 }
-LARGEST_NUMBER = 2**63
+LARGEST_NUMBER = 2**63 - 1
 """Largest number of an option: larger ones are mistakes, and overflow floats and 64-bit integers."""
 # Patterns that few commands need are compiled where they are used.
 _SECONDS_ALONE = r"\s*(\d{1,12}(?:\.\d{0,12})?|\.\d{1,12})\s*"
