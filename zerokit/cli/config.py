@@ -13,6 +13,8 @@ from zerokit import choices
 from zerokit.cli.command import common_options, with_options
 from zerokit.cli.gpu_options import chosen_gpu, note_caveat
 from zerokit.cli.output import not_stdout, print_json, to_json
+from zerokit.console import note
+from zerokit.documents import dotted
 from zerokit.errors import ZerokitError
 from zerokit.files import check_writable, write_file
 from zerokit.hardware import GPUS_PER_NODE
@@ -115,7 +117,6 @@ def _chosen_zero(
             hint = "Give it, or choose what ZeRO divides with --zero-stage or --preset"
             raise ZerokitError("is missing for zerokit to choose what ZeRO divides", where=missing[0], hint=hint)
         return {}
-    from zerokit.console import note
     from zerokit.estimation import Question
     from zerokit.estimation.choose import assumptions, choose_zero
 
@@ -172,7 +173,6 @@ def _write(built: Built, options: ConfigOptions) -> None:
 
 
 def _as_data(choice: Choice) -> dict[str, Any]:
-    from zerokit.documents import dotted
     from zerokit.writing.hyperparameters import LEFT_OUT
 
     written = choice.value is not LEFT_OUT

@@ -7,6 +7,7 @@ from zerokit.config.optimizer import params_of_optimizer
 from zerokit.config.optimizers import OptimizerSpec, optimizer_spec
 from zerokit.config.params import OptimizerParams, SchedulerParams
 from zerokit.lint.subject import Subject
+from zerokit.releases.versions import default_at
 from zerokit.tables import table_of
 
 OPTIMIZER = ("optimizer", "params")
@@ -106,6 +107,4 @@ def default_clipping(subject: Subject) -> float:
     """
     if subject.run.deepspeed_version is None:
         return 1.0
-    from zerokit.releases.versions import default_at
-
     return float(default_at(("gradient_clipping",), subject.run.deepspeed_version))
