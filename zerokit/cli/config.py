@@ -69,6 +69,7 @@ def config(options: ConfigOptions) -> None:
     --gpu, but no stage, zerokit chooses the stage and offload that fit.
     """
     from zerokit.hardware.cluster import Cluster
+    from zerokit.models import load_model_shape
     from zerokit.resolving.run import Run
     from zerokit.writing.build import build
     from zerokit.writing.presets import with_preset
@@ -78,7 +79,7 @@ def config(options: ConfigOptions) -> None:
     note_caveat(card)
     cluster = Cluster(options.num_gpus, options.gpus_per_node, card)
     cluster.check_given_nodes()
-    shape = _shape(options.model)
+    shape = None if options.model is None else load_model_shape(options.model)
     chosen = common_options(options, Decisions)
     precision = options.precision or _usual_precision(options, card)
     if options.preset is None and options.zero_stage is None and not options.inference:
@@ -132,14 +133,6 @@ def _chosen_zero(
     note(f"zerokit: note: {why}. It needs {assumptions(question)}; zerokit estimate answers for other sizes")
     chosen = frozenset(name for name in settings if offload.get(name) is None)
     return {**settings, "chosen": chosen}
-
-
-def _shape(model: str | None) -> Any:
-    if model is None:
-        return None
-    from zerokit.models import load_model_shape
-
-    return load_model_shape(model)
 
 
 def _launcher(decisions: Decisions, options: ConfigOptions) -> str:
