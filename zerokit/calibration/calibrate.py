@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+
 from zerokit.calibration.measure import DTYPES, Machine, measure_machine, training_dtype
 from zerokit.documents import parse_json, printable
 from zerokit.errors import ZerokitError
@@ -67,8 +69,6 @@ def calibrate(path: Path, device: str | None, ranks: int | None, threads: int | 
             value is not plausible, and nothing is written.
         LaunchError: a rank failed, or the time is up.
     """
-    import torch
-
     if path.suffix.lower() != ".json":
         raise ZerokitError("is written as JSON", where=printable(path), hint="Name the file .json")
     cards = torch.cuda.device_count()

@@ -8,6 +8,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
+import torch
+import torch.distributed as dist
+
 from zerokit.calibration.seconds import mean_of_ranks
 
 _SMALL = 2**12
@@ -32,8 +35,6 @@ def collectives(device: str, ranks: int, large: int) -> Measured:
     Args:
         large: bytes of a rank's largest buffer.
     """
-    import torch
-
     wait = torch.cuda.synchronize if device == "cuda" else lambda: None
     starts, launches, buses = [], [], {}
     for kind, (work, moved) in _kinds(ranks).items():
@@ -56,8 +57,6 @@ def collectives(device: str, ranks: int, large: int) -> Measured:
 
 def _kinds(ranks: int) -> Mapping[str, tuple[Callable[[Any, Any], Any], float]]:
     """For each kind, its call with a buffer and a rank's part, and the share of the buffer on a link."""
-    import torch.distributed as dist
-
     share = (ranks - 1) / ranks
     return {
         "all_reduce": (lambda whole, part: dist.all_reduce(whole), 2 * share),
@@ -68,8 +67,6 @@ def _kinds(ranks: int) -> Mapping[str, tuple[Callable[[Any, Any], Any], float]]:
 
 def _median_seconds(work: Callable[[], Any], clock: Callable[[], float], ends: Callable[[], Any]) -> float:
     """Median seconds of a call until `ends` returns; each call begins on all ranks together."""
-    import torch.distributed as dist
-
     times = []
     for _ in range(_CALLS):
         dist.barrier()

@@ -8,6 +8,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from zerokit.hardware.costs.attention import AttentionCurve
 from zerokit.hardware.costs.matmul import KNOTS, LAYOUTS, SIDES, MatmulCurve
 
@@ -25,8 +27,6 @@ def fit_attention_costs(works: Sequence[Sequence[float]], measured: Sequence[flo
     Returns:
         costs in the order of :meth:`AttentionCurve.terms`; the first one is positive.
     """
-    import numpy as np
-
     rows = np.array(works) / np.array(measured)[:, None]
     best, costs = float("inf"), np.zeros(len(AttentionCurve.terms()))
     # There are so few kinds that each subset of them can be tried.
@@ -56,8 +56,6 @@ def fit_matmul_curve(rows: Sequence[Sequence[Any]], best: float) -> MatmulCurve:
         rows: layout, m, n, k, share of the peak.
         best: largest share of the peak of any shape.
     """
-    import numpy as np
-
     features = np.array([_features(layout, m, n, k) for layout, m, n, k, _ in rows])
     target = np.array([math.log(row[-1] / best) for row in rows])
     stiff = [1e-3 * np.eye(features.shape[1])]
@@ -126,8 +124,6 @@ def flatten_curve(curve: MatmulCurve, rows: Sequence[Sequence[Any]]) -> MatmulCu
 
 
 def _features(layout: str, m: int, n: int, k: int) -> list[float]:
-    import numpy as np
-
     row = []
     for side in (min(m, n), max(m, n), k):
         at = np.interp(math.log(side), [math.log(knot) for knot in KNOTS], range(len(KNOTS)))

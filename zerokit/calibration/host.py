@@ -14,6 +14,9 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NamedTuple
 
+import torch
+from torch.utils import _pytree as trees
+
 from zerokit.calibration.seconds import seconds_of
 
 _OPERATORS = 200
@@ -32,8 +35,6 @@ class AutogradSeconds(NamedTuple):
 
 def autograd_seconds() -> AutogradSeconds:
     """Measure autograd on this machine's CPU; the same code runs on the host of a GPU."""
-    import torch
-
     value = torch.ones(2, 2, requires_grad=True)
 
     def views(number: int) -> Any:
@@ -86,9 +87,6 @@ def count_calls(program: Program) -> int:
 
 def programs() -> list[Program]:
     """Programs like torch's Python code between operators, in several styles."""
-    import torch
-    from torch.utils import _pytree as trees
-
     modules = torch.nn.Sequential(*(torch.nn.Identity() for _ in range(40)))
     hooked = torch.nn.Sequential(*(torch.nn.Identity() for _ in range(40)))
     for module in hooked:

@@ -8,6 +8,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
 from zerokit.calibration.fits import fit_attention_costs
 from zerokit.calibration.seconds import mean_of_ranks, seconds_of, summary_for
 from zerokit.hardware.costs.attention import Attention, AttentionCurve, attention_work
@@ -59,8 +62,6 @@ class Kernels:
         return mean_of_ranks(lambda: self._own_seconds(work), self.ranks, self.device)
 
     def _own_seconds(self, work: Callable[[], Any]) -> float:
-        import torch
-
         if self.device == "cpu":
             return seconds_of(work, summary=summary_for(self.ranks))
         cuda: Any = torch.cuda
@@ -86,25 +87,18 @@ class Kernels:
         return found
 
     def _measure_shape(self, m: int, n: int, k: int, dtype: str, layouts: tuple[str, ...]) -> Iterator[Matmul]:
-        import torch
-
         for layout in layouts:
             a = self._matrix(m, k, dtype, transposed=layout == "NT")
             b = self._matrix(k, n, dtype, transposed=layout == "TN")
             yield Matmul(layout, m, n, k, self.seconds(lambda a=a, b=b: torch.mm(a, b)))  # type: ignore[misc]
 
     def _matrix(self, rows: int, columns: int, dtype: str, *, transposed: bool) -> Any:
-        import torch
-
         shape = (columns, rows) if transposed else (rows, columns)
         made = torch.randn(shape, device=self.device).to(getattr(torch, dtype))
         return made.t() if transposed else made
 
     def attention(self, dtype: str, peak: float, multiprocessors: int | None) -> AttentionCurve:
         """The cost of each kind of work of torch's fused attention, relative to its time at `peak` FLOP/s."""
-        import torch
-        from torch.nn.functional import scaled_dot_product_attention
-
         works: dict[bool, list[tuple[float, ...]]] = {False: [], True: []}
         measured: dict[bool, list[float]] = {False: [], True: []}
         heads, lengths = self.sizes.heads, self.sizes.lengths
@@ -135,15 +129,11 @@ class Kernels:
 
     def bandwidth(self) -> float:
         """Bytes per second, read and written, of a large elementwise kernel that is not in place."""
-        import torch
-
         large, other = (torch.ones(self.sizes.moved // 4, device=self.device) for _ in range(2))
         return 2 * self.sizes.moved / self.seconds(lambda: torch.mul(large, 1.0, out=other))
 
     def smallest_kernel(self) -> float:
         """Seconds of a kernel with a single element."""
-        import torch
-
         one = torch.ones(1, device=self.device)
         return self.seconds(lambda: one.mul_(1.0))
 
@@ -153,8 +143,6 @@ class Kernels:
         "layer_norm" and "softmax" reduce rows. "in_place" is faster on a processor, which reads memory
         before it overwrites it.
         """
-        import torch
-
         rows = torch.randn(self.sizes.moved // 4 // 2048, 2048, device=self.device)
         result = torch.empty_like(rows)
         plain = self.seconds(lambda: torch.mul(rows, 1.0, out=result))
@@ -169,8 +157,6 @@ class Kernels:
 
     def launch(self) -> float:
         """CPU seconds of an operator that starts a kernel, without autograd."""
-        import torch
-
         one, other = (torch.ones(1, device=self.device) for _ in range(2))
 
         def launches() -> None:
@@ -184,8 +170,6 @@ class Kernels:
 
     def copies(self) -> Mapping[str, float]:
         """Bytes per second of copies from and to the host, and from pageable memory."""
-        import torch
-
         count = self.sizes.moved // 4
         pinned = torch.empty(count, pin_memory=self.device == "cuda")
         pageable, there = torch.empty(count), torch.empty(count, device=self.device)
@@ -202,8 +186,6 @@ def adam_bytes_per_second(device: str, ranks: int) -> float:
 
     It moves as many bytes as DeepSpeedCPUAdam: 28 per parameter.
     """
-    import torch
-
     parameter = torch.nn.Parameter(torch.zeros(2**23))
     parameter.grad = torch.ones_like(parameter)
     optimizer = torch.optim.Adam([parameter], fused=True)
@@ -216,8 +198,6 @@ def adam_bytes_per_second(device: str, ranks: int) -> float:
 
 def adam_bytes_per_thread(device: str, ranks: int) -> float:
     """Bytes per second of Adam on one thread; see :func:`adam_bytes_per_second`."""
-    import torch
-
     usual = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -17,6 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+import torch.distributed as dist
+
 from zerokit import console
 from zerokit.calibration.collectives import collectives
 from zerokit.calibration.fits import compute_bound_rows, fit_matmul_curve, flatten_curve
@@ -58,8 +61,6 @@ class Machine(NamedTuple):
     @property
     def card(self) -> Gpu | None:
         """The card in the catalogue; None: unknown."""
-        import torch
-
         if self.device == "cpu":
             return None
         return gpu_of_torch(torch.cuda.get_device_name(0))
@@ -67,8 +68,6 @@ class Machine(NamedTuple):
     @property
     def half(self) -> str:
         """The 16-bit dtype for training: bf16 since Ampere, fp16 on older cards."""
-        import torch
-
         if self.card is not None:
             return training_dtype(self.card)
         return "fp16" if self.device == "cuda" and torch.cuda.get_device_capability(0) < (8, 0) else "bf16"
@@ -99,9 +98,6 @@ def measure_machine(machine: Machine, sizes: Sizes | None = None) -> dict[str, A
 
 def _main(folder: str, machine: Machine, sizes: Sizes, rank: int) -> None:
     """One rank."""
-    import torch
-    import torch.distributed as dist
-
     # The names of collectives that every torch release has.
     warnings.simplefilter("ignore", FutureWarning)
     is_cuda = machine.device == "cuda"
@@ -118,8 +114,6 @@ def _main(folder: str, machine: Machine, sizes: Sizes, rank: int) -> None:
 
 def _measure(machine: Machine, sizes: Sizes, *, is_shown: bool = True) -> dict[str, Any]:
     """Measure on one rank, while all others do the same; a group of several ranks is initialized."""
-    import torch
-
     torch.set_num_threads(machine.threads)
     found: dict[str, Any] = {}
     steps = _steps(machine, sizes, found)
@@ -243,8 +237,6 @@ def _unlisted_card(
 
     A rate below the minimum of a hardware file becomes that minimum, and its share becomes smaller.
     """
-    import torch
-
     is_cuda = machine.device == "cuda"
     if is_cuda:
         num_bytes = torch.cuda.get_device_properties(0).total_memory

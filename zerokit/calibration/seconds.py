@@ -7,6 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
 _AT_LEAST = 0.02
 """Seconds for which a measurement repeats its work."""
 
@@ -49,9 +52,6 @@ def mean_of_ranks(measure: Callable[[], float], ranks: int, device: str) -> floa
     """
     if ranks == 1:
         return measure()
-    import torch
-    import torch.distributed as dist
-
     dist.barrier()
     seconds = torch.tensor(measure(), dtype=torch.float64, device=device)
     dist.all_reduce(seconds)

@@ -7,7 +7,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from zerokit.checkpoint.torch_file import ITEMSIZES, Storage
 from zerokit.documents import printable
@@ -17,11 +17,10 @@ from zerokit.extras import require
 if TYPE_CHECKING:
     import numpy as np
 
-    Block = np.ndarray[Any, np.dtype[np.uint8]]
-    """The bytes of some elements."""
-
     from zerokit.checkpoint.tensors import NamedTensor
 
+Block: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
+"""The bytes of some elements."""
 BLOCK_ELEMENTS = 4 << 20
 _MAX_OPEN_FILES = 64
 """Files that are open at once."""

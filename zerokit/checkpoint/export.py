@@ -6,27 +6,23 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zerokit import choices, console
 from zerokit.checkpoint.adapter_names import ADAPTER_CONFIG, adapter_names, is_adapted
 from zerokit.checkpoint.checksums import SUMS_FILE, checksums, read_checksums, write_checksums
-from zerokit.checkpoint.deepspeed_folder import read_checkpoint
-from zerokit.checkpoint.element_reader import CONVERTIBLE, ElementReader, converter
+from zerokit.checkpoint.deepspeed_folder import DeepSpeedCheckpoint, read_checkpoint
+from zerokit.checkpoint.element_reader import CONVERTIBLE, Block, ElementReader, converter
 from zerokit.checkpoint.model_files import CONFIG, copy_files, find_file, model_files, read_config
 from zerokit.checkpoint.output_folder import check_output, check_space, output_folder
 from zerokit.checkpoint.safetensors_file import write_safetensors
 from zerokit.checkpoint.tensor_checks import TensorIssues, checked_blocks
+from zerokit.checkpoint.tensors import NamedTensor
 from zerokit.documents import is_folder, printable
 from zerokit.errors import CheckpointError, ZerokitError
 from zerokit.files import is_own_file, write_file
 from zerokit.staging import clear
 from zerokit.units import quantity
-
-if TYPE_CHECKING:
-    from zerokit.checkpoint.deepspeed_folder import DeepSpeedCheckpoint
-    from zerokit.checkpoint.element_reader import Block
-    from zerokit.checkpoint.tensors import NamedTensor
 
 SHARD_BYTES = 5 * 10**9
 """Shard size of `save_pretrained`."""

@@ -8,13 +8,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from zerokit import console
 from zerokit.checkpoint.adapter_deltas import Ia3Scaling, LoraDelta, apply_delta
 from zerokit.checkpoint.adapter_names import ADAPTER_CONFIG, LEARNED_TOKENS, WITH_PEFT
 from zerokit.checkpoint.checksums import checksums, write_checksums
-from zerokit.checkpoint.element_reader import CONVERTIBLE, ElementReader, converter, is_equal
+from zerokit.checkpoint.element_reader import CONVERTIBLE, Block, ElementReader, converter, is_equal
 from zerokit.checkpoint.model_files import CONFIG, copy_files, model_files, read_config
 from zerokit.checkpoint.output_folder import check_output, check_space, output_folder
 from zerokit.checkpoint.safetensors_file import read_safetensors, write_safetensors
@@ -26,15 +26,12 @@ from zerokit.checkpoint.source import (
     resolve_checkpoint,
     weight_files,
 )
+from zerokit.checkpoint.tensors import NamedTensor
 from zerokit.documents import is_folder, printable
 from zerokit.errors import CheckpointError
 from zerokit.files import write_file
 from zerokit.staging import clear
 from zerokit.tables import table_of
-
-if TYPE_CHECKING:
-    from zerokit.checkpoint.element_reader import Block
-    from zerokit.checkpoint.tensors import NamedTensor
 
 _ADAPTER_WEIGHTS = "adapter_model.safetensors"
 _PART = re.compile(

@@ -107,9 +107,7 @@ def check_regular_files(checkpoint: Path) -> None:
     try:
         found = first_unreadable(checkpoint)
     except OSError as error:
-        raise CheckpointError(
-            f"cannot be read: {error.strerror}", where=printable(checkpoint), hint="Check its permissions"
-        ) from None
+        raise _unreadable(checkpoint, error) from None
     if found is not None:
         raise CheckpointError(found[1], where=printable(found[0]), hint=COPY_HINT)
 
@@ -320,6 +318,8 @@ def names_in(folder: Path) -> list[str]:
     try:
         return sorted(entry.name for entry in folder.iterdir())
     except OSError as error:
-        raise CheckpointError(
-            f"cannot be read: {error.strerror}", where=printable(folder), hint="Check its permissions"
-        ) from None
+        raise _unreadable(folder, error) from None
+
+
+def _unreadable(folder: Path, error: OSError) -> CheckpointError:
+    return CheckpointError(f"cannot be read: {error.strerror}", where=printable(folder), hint="Check its permissions")

@@ -17,9 +17,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from zerokit.checkpoint.element_reader import BLOCK_ELEMENTS, ElementReader, converter
+from zerokit.checkpoint.element_reader import BLOCK_ELEMENTS, Block, ElementReader, converter
 from zerokit.checkpoint.tensors import NamedTensor, Piece
 from zerokit.checkpoint.torch_file import (
     ITEMSIZES,
@@ -33,9 +33,6 @@ from zerokit.checkpoint.torch_file import (
 )
 from zerokit.documents.pickle_limits import CheckedDict
 from zerokit.files import new_file
-
-if TYPE_CHECKING:
-    from zerokit.checkpoint.element_reader import Block
 
 _NAMES = {dtype: f"torch.{name}" for name, dtype in STORAGES.items() if name != "UntypedStorage"}
 _ALIGNMENT = 64

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from zerokit.checkpoint.checksums import SUMS_FILE, check_checksums, complete_checksums, has_checksums
 from zerokit.checkpoint.deepspeed_folder import read_checkpoint
 from zerokit.checkpoint.element_reader import ElementReader
 from zerokit.checkpoint.safetensors_file import read_safetensors
+from zerokit.checkpoint.saved_states import CheckpointInfo
 from zerokit.checkpoint.step_folder import is_of_checkpoint, names_in
 from zerokit.checkpoint.tensor_checks import TensorIssues, checked_blocks
 from zerokit.checkpoint.torch_file import read_archive
 from zerokit.errors import CheckpointError
-
-if TYPE_CHECKING:
-    from zerokit.checkpoint.saved_states import CheckpointInfo
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from zerokit.cli.command import with_options
 from zerokit.cli.gpu_options import chosen_gpu, memory_size, note_caveat
 from zerokit.cli.output import print_json
 from zerokit.console import note
+from zerokit.documents import Document, printable
 from zerokit.errors import DocumentError, ModelError, ZerokitError, raise_together, visible
 from zerokit.files import write_file
 from zerokit.findings import DEFAULT_SEVERITY, Severity
@@ -171,7 +172,6 @@ class _Checker:
     def check(self, files: Iterable[Path | DocumentError]) -> list[CheckedFile]:
         """Check the files, and after each launch file the ds_config that it names."""
         from zerokit.config.launch_file import find_ds_config, is_launch_file
-        from zerokit.documents import Document
         from zerokit.lint.files import named_ds_configs, twins
 
         read = [(file, self._read(file)) for file in files]
@@ -194,7 +194,6 @@ class _Checker:
         return checked
 
     def _read(self, file: Path | DocumentError) -> Document | CheckedFile:
-        from zerokit.documents import printable
         from zerokit.lint import Report
         from zerokit.lint.files import read_file
         from zerokit.lint.outputs import CheckedFile

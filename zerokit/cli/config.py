@@ -13,6 +13,8 @@ from zerokit import choices
 from zerokit.cli.command import common_options, with_options
 from zerokit.cli.gpu_options import chosen_gpu, note_caveat
 from zerokit.cli.output import not_stdout, print_json, to_json
+from zerokit.console import note
+from zerokit.documents import dotted
 from zerokit.errors import ZerokitError
 from zerokit.files import check_writable, write_file
 from zerokit.hardware import GPUS_PER_NODE
@@ -67,6 +69,7 @@ def config(options: ConfigOptions) -> None:
     --gpu, but no stage, zerokit chooses the stage and offload that fit.
     """
     from zerokit.hardware.cluster import Cluster
+    from zerokit.models import load_model_shape
     from zerokit.resolving.run import Run
     from zerokit.writing.build import build
     from zerokit.writing.presets import with_preset
@@ -76,7 +79,7 @@ def config(options: ConfigOptions) -> None:
     note_caveat(card)
     cluster = Cluster(options.num_gpus, options.gpus_per_node, card)
     cluster.check_given_nodes()
-    shape = _shape(options.model)
+    shape = None if options.model is None else load_model_shape(options.model)
     chosen = common_options(options, Decisions)
     precision = options.precision or _usual_precision(options, card)
     if options.preset is None and options.zero_stage is None and not options.inference:
@@ -115,7 +118,6 @@ def _chosen_zero(
             hint = "Give it, or choose what ZeRO divides with --zero-stage or --preset"
             raise ZerokitError("is missing for zerokit to choose what ZeRO divides", where=missing[0], hint=hint)
         return {}
-    from zerokit.console import note
     from zerokit.estimation import Question
     from zerokit.estimation.choose import assumptions, choose_zero
 
@@ -131,14 +133,6 @@ def _chosen_zero(
     note(f"zerokit: note: {why}. It needs {assumptions(question)}; zerokit estimate answers for other sizes")
     chosen = frozenset(name for name in settings if offload.get(name) is None)
     return {**settings, "chosen": chosen}
-
-
-def _shape(model: str | None) -> Any:
-    if model is None:
-        return None
-    from zerokit.models import load_model_shape
-
-    return load_model_shape(model)
 
 
 def _launcher(decisions: Decisions, options: ConfigOptions) -> str:
@@ -172,7 +166,6 @@ def _write(built: Built, options: ConfigOptions) -> None:
 
 
 def _as_data(choice: Choice) -> dict[str, Any]:
-    from zerokit.documents import dotted
     from zerokit.writing.hyperparameters import LEFT_OUT
 
     written = choice.value is not LEFT_OUT

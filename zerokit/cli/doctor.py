@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from zerokit import choices
 from zerokit.choices import DEFAULT_PORT, OUTPUT_DIR
 from zerokit.cli.command import described
 from zerokit.cli.output import print_json
+from zerokit.errors import visible
 
 if TYPE_CHECKING:
     from zerokit.doctor.checks import Needs
@@ -30,10 +32,8 @@ def doctor(
 
     Prints a line for each check, with its fix. Exits with 1 if there is an error.
     """
-    from dataclasses import asdict, replace
 
     from zerokit.doctor.checks import Needs, run_checks
-    from zerokit.errors import visible
     from zerokit.launching.hostfile import read_hostfile
     from zerokit.reporting.terminal import show_lines
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
@@ -13,8 +13,9 @@ from zerokit.cli.gpu_options import chosen_gpu, memory_size, note_caveat
 from zerokit.cli.output import print_json, to_json
 from zerokit.errors import ConfigError
 from zerokit.files import write_file
+from zerokit.reporting.tables import table
 from zerokit.tables import table_of
-from zerokit.units import format_bytes, format_rate
+from zerokit.units import format_bytes, format_rate, quantity
 
 if TYPE_CHECKING:
     from zerokit.memory.generation import GenerationRun
@@ -118,7 +119,6 @@ def _settled(zero: Any) -> dict[str, Any]:
 
 
 def _data(run: GenerationRun, judged: Sequence[Candidate], advice: str) -> dict[str, Any]:
-    from dataclasses import asdict
 
     from zerokit.step_time.generation import traffic_per_pass
 
@@ -146,9 +146,7 @@ def _data(run: GenerationRun, judged: Sequence[Candidate], advice: str) -> dict[
 
 
 def _parts(run: GenerationRun, judged: Sequence[Candidate], advice: str) -> Iterator[Part]:
-    from zerokit.reporting.tables import table
     from zerokit.step_time.generation import traffic_per_pass
-    from zerokit.units import quantity
 
     yield advice[0].upper() + advice[1:]
     yield (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,6 @@ def explain_exit(what: list[str], output_format: choices.OutputFormat = "text") 
 
     Of the logs of several ranks, one answer is the first cause, and what followed from it.
     """
-    from dataclasses import asdict
 
     from zerokit.documents import is_file
     from zerokit.exits.codes import parse_code

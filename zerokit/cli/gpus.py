@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from zerokit import choices
 from zerokit.cli.command import described
 from zerokit.cli.output import print_json
+from zerokit.units import format_bytes, quantity
 
 if TYPE_CHECKING:
     from zerokit.hardware.gpus import Gpu
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
 @described("gpus")
 def gpus(name: str | None = None, output_format: choices.OutputFormat = "text") -> None:
     """List the GPUs for --gpu: memory, speed, links, machines, prices, and which figures are measured."""
-    from dataclasses import asdict
 
     from zerokit.hardware.costs.known import measured_on
     from zerokit.hardware.gpus import matching_gpus, sources
@@ -45,7 +46,6 @@ def _print_lines(found: tuple[Gpu, ...]) -> None:
 
 def _row(gpu: Gpu) -> tuple[str, ...]:
     from zerokit.hardware.costs.known import measured_on
-    from zerokit.units import format_bytes, quantity
 
     memory = "~" * (gpu.memory_caveat is not None) + format_bytes(gpu.memory_bytes)
     node = "-" if gpu.node is None else quantity(gpu.node.gpus, "GPU")

@@ -14,6 +14,7 @@ from zerokit import choices
 from zerokit.cli.command import described
 from zerokit.cli.output import not_stdout
 from zerokit.console import note
+from zerokit.documents import path_exists, printable
 from zerokit.errors import LaunchError
 from zerokit.extras import install_command, missing_packages
 from zerokit.files import write_file
@@ -69,7 +70,6 @@ def launch_script(
     It is a bash script for deepspeed and torchrun, a config file for accelerate, an sbatch script for slurm,
     a PyTorchJob for kubernetes, and a task for skypilot.
     """
-    from zerokit.documents import path_exists, printable
     from zerokit.launching.hostfile import read_hostfile
     from zerokit.launching.network_variables import read_network_variables
     from zerokit.launching.scripts import Job, launch_script

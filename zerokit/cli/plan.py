@@ -22,7 +22,7 @@ from zerokit.documents import printable
 from zerokit.errors import ConfigError, visible
 from zerokit.files import check_writable, write_file
 from zerokit.reporting.terminal import show
-from zerokit.units import parse_count
+from zerokit.units import format_bytes, parse_count, quantity
 
 if TYPE_CHECKING:
     from zerokit.planning.compare import Comparison
@@ -361,8 +361,6 @@ def _flag(name: str) -> str:
 
 
 def _comparison_lines(found: Comparison) -> Iterator[str]:
-    from zerokit.units import format_bytes, quantity
-
     within = sum(one.is_within for one in found.figures)
     yield (
         f"{within} of {quantity(len(found.figures), 'figure')} within the predicted range: "

@@ -6,6 +6,7 @@ from zerokit import choices
 from zerokit.cli.command import Command, command_group, described
 from zerokit.cli.output import print_json
 from zerokit.errors import ZerokitError
+from zerokit.units import quantity
 
 app = command_group("prices", "Show the prices of GPUs that zerokit plan uses, and fetch newer ones.")
 
@@ -42,7 +43,6 @@ def update() -> None:
     from zerokit.extras import require
     from zerokit.planning.prices import update as fetch
     from zerokit.reporting.terminal import show as print_parts
-    from zerokit.units import quantity
 
     require("prices", where="zerokit prices update")
     file, machines = fetch()

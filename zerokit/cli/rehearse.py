@@ -17,12 +17,13 @@ from zerokit.cli.command import described, set_parameters
 from zerokit.cli.options import flag_of, parameters_of, values_of
 from zerokit.cli.output import STDOUT, json_on_stdout, not_stdout, print_json, to_json
 from zerokit.console import note
-from zerokit.documents import is_file
+from zerokit.documents import is_file, path_exists
 from zerokit.errors import ZerokitError
 from zerokit.extras import require
 from zerokit.files import check_writable, write_file
 from zerokit.rehearsal.options import DRAWINGS, RehearsalOptions
 from zerokit.rehearsal.options import described as described_options
+from zerokit.units import is_time_unit
 
 if TYPE_CHECKING:
     from zerokit.rehearsal.report.report import RehearsalReport
@@ -146,8 +147,5 @@ def _print(report: RehearsalReport, *, as_json: bool, output: Path | None, html:
 
 def _check_words(script: str) -> None:
     """Refuse the second word of ``--scan 5 minutes``, which is read as the script."""
-    from zerokit.documents import path_exists
-    from zerokit.units import is_time_unit
-
     if is_time_unit(script) and not path_exists(Path(script)):
         raise ZerokitError("no such script", where=script, hint="Write a time as one word, such as --scan 5min")

@@ -15,6 +15,7 @@ from zerokit import choices, console
 from zerokit.cli.command import required_unless, with_options
 from zerokit.cli.output import print_json
 from zerokit.errors import ConfigError, ModelError
+from zerokit.units import quantity
 
 if TYPE_CHECKING:
     from zerokit.choices import Target
@@ -174,7 +175,6 @@ def _shown(resolution: Resolution, show_all: bool) -> list[Value]:
 def _print_text(resolution: Resolution, show_all: bool, *, accepts_arguments: bool) -> None:
     from zerokit.documents import dotted
     from zerokit.reporting.terminal import show, show_rows
-    from zerokit.units import quantity
 
     shown = _shown(resolution, show_all)
     rows = [(dotted(value.path), _show(value), value.origin, _detail(value)) for value in shown]

@@ -14,6 +14,7 @@ from zerokit.console import note
 from zerokit.distributed.preemption import SAVE_WITHIN
 from zerokit.distributed.ranks import STUCK_AFTER
 from zerokit.documents import dotted
+from zerokit.documents.regular_files import unreadable_reason
 from zerokit.errors import LaunchError, RecipeError, nearest
 
 if TYPE_CHECKING:
@@ -67,7 +68,6 @@ def train(
     restart: Restarts | None = None
     # Before the launcher, which prints much of its own. The ranks check together, in `main`.
     if num_gpus is not None and not is_rank():
-        from zerokit.documents.regular_files import unreadable_reason
         from zerokit.files import explain_file_errors
         from zerokit.recipe.load import load_recipe
         from zerokit.training.folder import check_earlier

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -283,8 +284,6 @@ def _zero(question: Question, option: str, key: str, value: Any, what: str = "")
 
 def _written(what: str, path: tuple[str, ...], value: Any) -> Change:
     """A change of a key in `zero_optimization` of a ds_config."""
-    import json
-
     how = json.dumps(with_value({}, (ZERO, *path), value))[1:-1]
     return Change(what, how, zero_keys={path: value})
 

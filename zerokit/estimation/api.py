@@ -22,6 +22,7 @@ from zerokit.hardware.gpus import some_gpu
 from zerokit.memory import Estimate, Generation, Ia3, LearnedTokens, Lora
 from zerokit.memory import estimate as estimate_run
 from zerokit.models import ModelShape, load_model_shape
+from zerokit.reporting.terminal import plain_lines
 from zerokit.units import format_bytes, is_like_count, parse_count, quantity
 from zerokit.validation import check_types, with_checked_types
 
@@ -73,7 +74,6 @@ class RunEstimate(Estimate):
     def table(self, *, details: bool = False) -> str:
         """What ``zerokit estimate`` prints, as text; with `details`, every term."""
         from zerokit.estimation.table import estimate_parts
-        from zerokit.reporting.terminal import plain_lines
 
         plain = plain_torch(self.question, self, Runs())
         parts = estimate_parts(self, self.fit, None, self.advice, plain, details=details)

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from zerokit.estimation.advice import Advice, advice_lines, peak_line
 from zerokit.estimation.fit import Fit, Limits, judge_given_host
 from zerokit.memory import Estimate, Term
 from zerokit.memory.settings import settings_of
 from zerokit.reporting.phases import phase_words
-from zerokit.reporting.tables import table
+from zerokit.reporting.tables import Cells, table
+from zerokit.reporting.terminal import Part
 from zerokit.reporting.verdicts import NEGATIVE, SHORT, host_line, judge, verdict_line
 from zerokit.units import GIB, format_bytes, format_count, format_span, quantity
-
-if TYPE_CHECKING:
-    from zerokit.reporting.tables import Cells
-    from zerokit.reporting.terminal import Part
 
 _MOST_LINES = 14
 _LONGEST_FORMULA = 40

@@ -31,8 +31,15 @@ from zerokit.exits.codes import meaning, parse_code, signal_of
 from zerokit.exits.killed_rank import killed_ranks
 from zerokit.exits.libraries import where_to_look
 from zerokit.exits.log import Log
-from zerokit.exits.log_lines import is_below_frame, is_quoted
-from zerokit.exits.progress import PROGRESS, attempt, lines_of_progress, most_late, world_size
+from zerokit.exits.log_lines import (
+    PROGRESS,
+    attempt,
+    is_below_frame,
+    is_quoted,
+    lines_of_progress,
+    most_late,
+    world_size,
+)
 from zerokit.tables import table_of
 from zerokit.units import quantity
 

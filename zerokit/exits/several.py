@@ -13,7 +13,7 @@ from zerokit.exits import gloo, nccl
 from zerokit.exits.causes import GLOO_TIMEOUT, NCCL_TIMEOUT, Weight
 from zerokit.exits.explain import Explanation, explain_log
 from zerokit.exits.log import Log, read_log
-from zerokit.exits.progress import world_size
+from zerokit.exits.log_lines import world_size
 from zerokit.units import quantity
 
 _LOG = re.compile(r"(?:.*\.(?:log|out|err|txt|[eo]\d+)|std(?:out|err)|nohup\.out)(?:[.-]\d{1,8})?(?:\.(?:gz|bz2|xz))?")

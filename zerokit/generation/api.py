@@ -11,8 +11,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
+from zerokit.checkpoint.pretrained import read_tokenizer
 from zerokit.data.content import digest_of
 from zerokit.distributed.group import RankGroup
 from zerokit.distributed.ranks import read_ranks
@@ -21,14 +22,12 @@ from zerokit.extras import require
 from zerokit.generation.gathered import LIVE_MODES, gathered, steps_with_others, unwrap
 from zerokit.generation.main import generate as run
 from zerokit.generation.mode import Work
+from zerokit.generation.model import ModelFiles
 from zerokit.generation.options import Mode, Options
 from zerokit.generation.output import Completion, CompletionCutter, failed_record, record
 from zerokit.generation.prompts import Prompt, load_prompts, tokenize
 from zerokit.generation.requests import Decoded, OwnRequests, Request, requests_of
 from zerokit.generation.sampling import DEFAULT_MAX_NEW_TOKENS, Sampling, parse_sampling, settle_sampling, try_sampling
-
-if TYPE_CHECKING:
-    from zerokit.generation.model import ModelFiles
 
 
 @dataclass(frozen=True)
@@ -221,9 +220,6 @@ def _open_group() -> RankGroup:
 
 def _files_of(model: Any, tokenizer: Any) -> ModelFiles:
     from transformers import GenerationConfig
-
-    from zerokit.checkpoint.pretrained import read_tokenizer
-    from zerokit.generation.model import ModelFiles
 
     if not hasattr(model, "generate"):
         raise ConfigError(

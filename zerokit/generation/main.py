@@ -17,6 +17,7 @@ from zerokit.config import load_ds_config
 from zerokit.data.content import digest_of, sampled_digest
 from zerokit.data.files import find_files
 from zerokit.distributed.cores import share_threads
+from zerokit.distributed.extensions import compile_extensions
 from zerokit.distributed.group import RankGroup, check_launch, run_on_all_ranks
 from zerokit.distributed.libraries import set_up_libraries
 from zerokit.distributed.run_policy import RunPolicy
@@ -24,7 +25,7 @@ from zerokit.distributed.shared_memory import release_shared_memory
 from zerokit.documents import dotted, path_exists, printable
 from zerokit.errors import ConfigError, ZerokitError, collect_errors, raise_together
 from zerokit.extras import require
-from zerokit.generation.model import check_quickly
+from zerokit.generation.model import check_quickly, find_model, read_model
 from zerokit.generation.options import Options
 from zerokit.generation.output import (
     Completion,
@@ -39,7 +40,7 @@ from zerokit.generation.output import (
 from zerokit.generation.prompts import STDIN, Prompts, load_prompts, refuse_all, tokenize
 from zerokit.generation.queues import BroadcastQueue, Collector, SharedQueue, send
 from zerokit.generation.requests import Decoded, OwnRequests, Queue, Request, requests_of
-from zerokit.generation.sampling import REFUSED, Sampling, parse_sampling
+from zerokit.generation.sampling import REFUSED, Sampling, parse_sampling, settle_sampling, try_sampling
 from zerokit.units import format_rate, quantity
 
 if TYPE_CHECKING:
@@ -82,7 +83,6 @@ def generate(group: RankGroup, options: Options, stream: IO[str]) -> int:
         _run(group, job)
         return job.num_failed
 
-    from zerokit.distributed.extensions import compile_extensions
     from zerokit.distributed.nvme import clear_weights, locked_swap_folders, uses_nvme
 
     zero = job.engine.ds_config["zero_optimization"]
@@ -151,8 +151,6 @@ def prepare(group: RankGroup, options: Options, given: Sampling, stream: IO[str]
     from zerokit.generation.ds_config import plan_engine
     from zerokit.generation.engine import find_device
     from zerokit.generation.mode import Work, choose_mode
-    from zerokit.generation.model import find_model, read_model
-    from zerokit.generation.sampling import settle_sampling, try_sampling
 
     folder = group.node_main_first(lambda: find_model(options))
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from zerokit.choices import Target
 from zerokit.config.normal_form import RENAMED
 from zerokit.documents import Document, KeyPath, dotted, has_value, value_at
 from zerokit.findings import Edit, Finding, Move, Remove, SetValue
+from zerokit.releases.versions import Version, known_at, optimizers_at, refused_at, schedulers_at
 from zerokit.resolving.filled_keys import FILLED
+from zerokit.resolving.run import Run
 from zerokit.units import listed
-
-if TYPE_CHECKING:
-    from zerokit.choices import Target
-    from zerokit.releases.versions import Version
-    from zerokit.resolving.run import Run
 
 _ABOUT_TYPES = ("wrong-type", "string-switch")
 _ABOUT_KEYS = ("removed-key", "unknown-key", "misplaced-key")
@@ -100,8 +98,6 @@ def _for_release(finding: Finding, document: Document, version: Version | None) 
 
 
 def _is_taken(finding: Finding, document: Document, version: Version) -> bool:
-    from zerokit.releases.versions import known_at, optimizers_at, refused_at, schedulers_at
-
     path = finding.path
     if finding.rule in _ABOUT_KEYS:
         return known_at(path, version) and not refused_at(path, version)

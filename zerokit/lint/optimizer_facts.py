@@ -7,6 +7,7 @@ from zerokit.config.optimizer import params_of_optimizer
 from zerokit.config.optimizers import OptimizerSpec, optimizer_spec
 from zerokit.config.params import OptimizerParams, SchedulerParams
 from zerokit.lint.subject import Subject
+from zerokit.releases.versions import default_at
 from zerokit.tables import table_of
 
 OPTIMIZER = ("optimizer", "params")
@@ -49,11 +50,7 @@ def optimizer_params(subject: Subject) -> OptimizerParams | None:
 
 def optimizer_argument(subject: Subject, name: str) -> Any:
     """The value that the optimizer's constructor gets; None if it is "auto", not certain, or not known."""
-    params = optimizer_params(subject)
-    if params is None or subject.is_uncertain(*OPTIMIZER, name):
-        return None
-    value = params.get(name)
-    return None if value == AUTO else value
+    return _argument(subject, optimizer_params(subject), OPTIMIZER, name)
 
 
 def torch_adam(subject: Subject) -> bool:
@@ -75,8 +72,13 @@ def schedule_params(subject: Subject) -> SchedulerParams | None:
 
 def schedule_argument(subject: Subject, name: str) -> Any:
     """The value that the schedule's constructor gets; None if it is "auto", not certain, or not known."""
-    params = schedule_params(subject)
-    if params is None or subject.is_uncertain(*SCHEDULER, name):
+    return _argument(subject, schedule_params(subject), SCHEDULER, name)
+
+
+def _argument(
+    subject: Subject, params: OptimizerParams | SchedulerParams | None, section: tuple[str, str], name: str
+) -> Any:
+    if params is None or subject.is_uncertain(*section, name):
         return None
     value = params.get(name)
     return None if value == AUTO else value
@@ -106,6 +108,4 @@ def default_clipping(subject: Subject) -> float:
     """
     if subject.run.deepspeed_version is None:
         return 1.0
-    from zerokit.releases.versions import default_at
-
     return float(default_at(("gradient_clipping",), subject.run.deepspeed_version))

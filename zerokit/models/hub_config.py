@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from zerokit.documents import MAX_TABLE_BYTES, read_bytes, read_document
 from zerokit.errors import DocumentError, ModelError
@@ -108,7 +109,6 @@ def _request(name: str, revision: str | None) -> None:
 def _resolve_host(url: str) -> None:
     """Resolve the host of a URL, unless a proxy does. OSError if it cannot be resolved."""
     import socket
-    from urllib.parse import urlsplit
     from urllib.request import getproxies, proxy_bypass
 
     parts = urlsplit(url)

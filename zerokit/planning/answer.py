@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zerokit import __version__
 from zerokit.errors import ZerokitError
@@ -35,12 +35,9 @@ from zerokit.planning.report import (
 )
 from zerokit.planning.search import Costs, Fitting, Miss, SearchResult, best_of_offer, space_of
 from zerokit.reporting.tables import Table
-from zerokit.reporting.terminal import Command, heading
+from zerokit.reporting.terminal import Command, Part, heading
 from zerokit.reporting.verdicts import NEGATIVE
 from zerokit.units import GIB, listed
-
-if TYPE_CHECKING:
-    from zerokit.reporting.terminal import Part
 
 _MOST_REASONS = 6
 """Lines of "Why not", besides those of numbers of GPUs that are not sold."""

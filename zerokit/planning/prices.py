@@ -8,11 +8,13 @@ from __future__ import annotations
 import csv
 import io
 import re
+import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from functools import lru_cache
+from importlib.metadata import version
 from pathlib import Path
 from statistics import median_low
 from typing import NamedTuple
@@ -307,8 +309,6 @@ def update() -> tuple[Path, list[Machine]]:
         ZerokitError: the catalogue cannot be fetched, or has no known card.
     """
     import logging
-    import socket
-    from importlib.metadata import version
 
     import gpuhunt
 

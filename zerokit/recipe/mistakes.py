@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
-from zerokit.documents import dotted, has_value
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from zerokit.documents import KeyPath, dotted, has_value
 from zerokit.findings import Finding
 from zerokit.recipe.model import task_hint
 from zerokit.recipe.synonyms import key_meant, meant
 from zerokit.tables import table_of
 from zerokit.validation import error_sort_key, format_value, wrong_value
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel, ValidationError
-    from pydantic_core import ErrorDetails
-
-    from zerokit.documents import KeyPath
-
 
 _UNSUPPORTED: Mapping[str, tuple[str, str]] = table_of(__file__)
 """Keys of `parallel` that people know from elsewhere -> why they are refused, and a hint."""
@@ -95,8 +91,6 @@ def _keys_at(model: type[BaseModel], path: KeyPath) -> list[str]:
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    from pydantic import BaseModel
-
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for argument in get_args(annotation):

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zerokit.findings import Finding
-from zerokit.recipe.model import TokenizerTraining
+from zerokit.recipe.model import Recipe, TaskType, TokenizerTraining
 from zerokit.recipe.training_keys import NO_LIMIT
 from zerokit.tables import table_of
-
-if TYPE_CHECKING:
-    from zerokit.recipe.model import Recipe, TaskType
 
 STREAMED: tuple[TaskType, ...] = ("causal_lm", "masked_lm", "seq2seq")
 """Tasks that do not need all examples before the first step."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zerokit.config.base import ZERO
 from zerokit.config.load import read_ds_config
-
-if TYPE_CHECKING:
-    from zerokit.recipe.model import Recipe
+from zerokit.recipe.model import Recipe
 
 Zero = Mapping[str, Any]
 

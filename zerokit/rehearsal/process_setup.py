@@ -7,13 +7,13 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from zerokit.choices import DEFAULT_PORT
 from zerokit.errors import LaunchError
 from zerokit.garbage import paused_collection
 from zerokit.hardware import GPUS_PER_NODE
 from zerokit.hardware.cluster import Cluster
+from zerokit.hardware.costs.card_costs import CardCosts
 from zerokit.hardware.gpus import find_gpu
 from zerokit.rehearsal.devices import DEFAULT, VirtualDevice, virtual_device
 from zerokit.rehearsal.job import Overrides
@@ -23,9 +23,6 @@ from zerokit.rehearsal.scratch import scratch_folder
 from zerokit.rehearsal.timing.rank_time import RankTime
 from zerokit.rehearsal.watching.steps import RehearsalComplete
 from zerokit.rehearsal.worker.virtual_rank import VirtualRank
-
-if TYPE_CHECKING:
-    from zerokit.hardware.costs.card_costs import CardCosts
 
 
 @contextlib.contextmanager

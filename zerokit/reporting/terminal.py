@@ -22,8 +22,8 @@ from zerokit.reporting.tables import HANG, STRONG, Row, StyledLine, Table, align
 if TYPE_CHECKING:
     from rich.text import Text
 
-    Part: TypeAlias = "Table | Text | Command | str"
-    """A part of a report."""
+Part: TypeAlias = "Table | Text | Command | str"
+"""A part of a report."""
 
 GOOD, DOUBTFUL, BAD, REMARK = "green", "yellow", "bold red", "cyan"
 """Styles of verdicts and findings."""

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from transformers import TrainerCallback
 
 from zerokit import console
@@ -173,8 +174,6 @@ class PeakMemory:
     def start(self) -> None:
         """Reset the peak; the memory in use is the baseline."""
         if self._cuda:
-            import torch
-
             torch.cuda.reset_peak_memory_stats()
             self._baseline = torch.cuda.memory_allocated()
         else:
@@ -187,8 +186,6 @@ class PeakMemory:
     def read(self) -> int:
         """Peak bytes above the baseline."""
         if self._cuda:
-            import torch
-
             return torch.cuda.max_memory_allocated() - self._baseline
         return _status_bytes("VmHWM") - self._baseline
 

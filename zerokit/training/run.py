@@ -10,7 +10,8 @@ from dataclasses import asdict
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from transformers import TrainerCallback
+import torch
+from transformers import PrinterCallback, ProgressCallback, TrainerCallback, enable_full_determinism, set_seed
 
 import zerokit
 from zerokit import console
@@ -163,8 +164,6 @@ def _assign_cores(context: RunContext) -> int | None:
 
 def _build_model(context: RunContext, note: Callable[[str], None] | None) -> PreTrainedModel:
     """The model with its adapter."""
-    import torch
-
     recipe = context.loaded.recipe
     if recipe.matmul_precision is not None:
         torch.set_float32_matmul_precision(recipe.matmul_precision)
@@ -184,8 +183,6 @@ def _build_model(context: RunContext, note: Callable[[str], None] | None) -> Pre
 
 def _flops(context: RunContext) -> float | None:
     """Peak FLOP/s of all cards together, if they are alike."""
-    import torch
-
     matmul = context.loaded.recipe.matmul_precision or ("high" if context.args.tf32 else None)
     flops = peak_flops(torch.cuda.get_device_name(), context.precision, matmul)
     return None if flops is None else flops * context.group.ranks.world_size
@@ -203,8 +200,6 @@ class _RemoveCheckpoint(TrainerCallback):  # type: ignore[misc]  # transformers 
 
 def _seed_everything(context: RunContext) -> None:
     """Seed before the model is made. The Trainer seeds afterwards."""
-    from transformers import enable_full_determinism, set_seed
-
     if context.args.full_determinism:
         enable_full_determinism(context.args.seed)
     else:
@@ -214,7 +209,6 @@ def _seed_everything(context: RunContext) -> None:
 def _make_trainer(
     context: RunContext, model: PreTrainedModel, callbacks: list[TrainerCallback], operations: int | None
 ) -> ZeroTrainer:
-    from transformers import PrinterCallback, ProgressCallback
 
     from zerokit.training.trainer import ZeroTrainer
 

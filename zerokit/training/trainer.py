@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.integrations.deepspeed import deepspeed_load_checkpoint
 from transformers.trainer_utils import EvalLoopOutput
 
 from zerokit import console
@@ -245,8 +246,6 @@ class ZeroTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped her
 
     def _load(self, checkpoint: str) -> None:
         """Load a checkpoint as the Trainer's `_prepare_for_training` does at its end."""
-        from transformers.integrations.deepspeed import deepspeed_load_checkpoint
-
         is_whole = not hasattr(self.model, "peft_config")
         deepspeed_load_checkpoint(self.model_wrapped, checkpoint, load_module_strict=is_whole)
         self._load_optimizer_and_scheduler(checkpoint)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from zerokit.choices import OptimizerName
 from zerokit.config.base import AUTO, ZERO
 from zerokit.config.load import read_ds_config
 from zerokit.documents import Document
 from zerokit.errors import ConfigError, RecipeError
+from zerokit.recipe import LoadedRecipe
 from zerokit.recipe.zero import offload_device
 from zerokit.resolving.arguments import TRAINER_DEFAULTS
 from zerokit.writing.build import build_ds_config
-
-if TYPE_CHECKING:
-    from zerokit.recipe import LoadedRecipe
 
 OF_DEEPSPEED: dict[str, OptimizerName] = {f"deepspeed_{name.lower()}": name for name in get_args(OptimizerName)}
 """Beside the words of transformers' ``OptimizerNames``."""

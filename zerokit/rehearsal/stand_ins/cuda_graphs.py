@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zerokit.patches import Patch, put
 from zerokit.rehearsal.context import rank_context
 from zerokit.rehearsal.native.backend import backend
 from zerokit.rehearsal.recording import Collective
 from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
-
-if TYPE_CHECKING:
-    from zerokit.rehearsal.timing.rank_time import RankTime
-    from zerokit.rehearsal.watching.steps import Steps, Traffic
+from zerokit.rehearsal.timing.rank_time import RankTime
+from zerokit.rehearsal.watching.steps import Steps, Traffic
 
 _STOOD_IN = "capture on the virtual device"
 _GRAPH = [Patch(owner, "CUDAGraph", _STOOD_IN) for owner in ("torch.cuda", "torch.cuda.graphs")]

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 
 from zerokit.patches import Patch, wrap
 from zerokit.rehearsal.context import note, rank_context
@@ -140,8 +141,6 @@ def _with_fallback(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _run_fake(name: str, arguments: tuple[Any, ...], given: dict[str, Any]) -> Any:
-    from torch.utils._pytree import tree_map
-
     space, _, rest = name.partition("::")
     packet, _, overload = rest.partition(".")
     operator = getattr(getattr(getattr(torch.ops, space), packet), overload or "default")

@@ -10,8 +10,11 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from zerokit.patches import Patch, put, wrap
 from zerokit.rehearsal.errors import RehearsalGap
+from zerokit.rehearsal.native.backend import backend
 from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 
 CHECKPOINT = "rehearsed.safetensors"
@@ -80,9 +83,6 @@ class _Checkpoint:
 
 def made_up_tensor(shape: tuple[int, ...], dtype: Any, device: str = "cpu") -> Any:
     """A tensor without values; on the host it takes no memory."""
-    import torch
-
-    from zerokit.rehearsal.native.backend import backend
 
     if device != "cpu":
         return torch.empty(shape, dtype=dtype, device=device)
@@ -119,8 +119,6 @@ def install(setup: RankSetup) -> None:
         if path != CHECKPOINT:
             return load_state_dict(path, *arguments, **given)
         if not loading:  # the dtype of the weights is looked for, where the config has none
-            import torch
-
             return {"": made_up_tensor((1,), torch.float32)}
         bound = inspect.signature(load_state_dict).bind(path, *arguments, **given).arguments
         device = str(bound.get("map_location") or "cpu")
@@ -152,7 +150,6 @@ def _with_given_weights(
     from_pretrained: Any, cls: Any, pretrained_model_name_or_path: Any, *arguments: Any, **given: Any
 ) -> Any:
     """A model of the config at a path, which has no files: its weights are given."""
-    import torch
     from transformers import PretrainedConfig
 
     path = pretrained_model_name_or_path
@@ -174,8 +171,6 @@ def _with_given_weights(
 
 def build_from_config(from_pretrained: Any, cls: Any, pretrained_model_name_or_path: Any, **given: Any) -> Any:
     """A model of diffusers as it is when it has been loaded; one that is quantized or spread has to load."""
-    import torch
-
     path = pretrained_model_name_or_path
     if given.get("quantization_config") is not None or given.get("device_map") is not None:
         return from_pretrained(cls, path, **given)

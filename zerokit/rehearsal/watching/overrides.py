@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from zerokit.config.load import check_ds_config, plain
+from zerokit.config.load import check_ds_config, plain, read_ds_config
 from zerokit.documents import Document, dotted, has_value, split_dotted, with_value, without
 from zerokit.errors import ConfigError
 from zerokit.patches import Patch, wrap
@@ -115,8 +115,6 @@ def _of_json(config: Any) -> dict[str, Any] | None:
 def _as_dict(source: Any) -> dict[str, Any]:
     if isinstance(source, Mapping):
         return dict(source)
-    from zerokit.config.load import read_ds_config
-
     return dict(read_ds_config(source).data)
 
 
