@@ -8,49 +8,54 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import itertools
 import json
 import platform
 import statistics
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
 from tools.host_costs import workloads
-from tools.host_costs.fit import Fitted, fit, groups, undisturbed, with_nodes
-from tools.host_costs.profiler import NODE, OPERATOR, Overhead, Profiler
+from tools.host_costs.fit import SIZES, Caches, Fitted, Observed, fit, fit_all, groups, undisturbed
+from tools.host_costs.profiler import NODE, OPERATOR, SAMPLED, Overhead, Profiler
 from zerokit.calibration.host import count_calls, programs
 from zerokit.calibration.seconds import seconds_of
 from zerokit.garbage import paused_collection
 from zerokit.hardware.costs import python_calls
 from zerokit.hardware.costs.figures import figures
-from zerokit.hardware.costs.python_calls import Kind, function_name, kind_of
+from zerokit.hardware.costs.python_calls import PASS, SMALLEST_PASS, Kind, function_name, kind_of
 
 WRITTEN = Path(python_calls.__file__).with_suffix(".json")
 PACKAGES = ("deepspeed", "torch", "accelerate", "transformers")
-WARM, STEPS, OVERHEADS = 4, 7, 7
+ROUNDS = 4
+"""Of all workloads: other programs slow the machine for minutes, and the fastest round counts."""
+PASSES, WARM, STEPS, OVERHEADS = 2, 4, 5, 7
+USUAL = 0.2
+"""Quantile of repeated steps and units: other programs only make them longer."""
 LEAST_SHARE = 2e-5
 """Of a workload's time: functions below it in all workloads are left out."""
 
 Name = tuple[str, str]
 Costs = dict[Name, Fitted]
-ENGINE: Name = ("torch/autograd/graph.py", "_engine_run_backward")
 OF_NODES: Name = ("<autograd>", "node")
 
 
 class Profiled(NamedTuple):
-    """A step."""
+    """A step, in nanoseconds."""
 
     workload: workloads.Workload
-    units: float
+    plain: float
     """All of its CPU time, without the profiler."""
-    counted: dict[Name, Any]
-    """Calls of each function, and the frames, operators and nodes that they called."""
+    samples: Any
+    """Of one step; `ns` without the profiler's part."""
     operators: float
-    """Units of all operators."""
+    """All operators, with their arguments and results."""
 
 
 class Unit:
@@ -58,11 +63,17 @@ class Unit:
 
     def __init__(self) -> None:
         self._programs = [(program, count_calls(program)) for program in programs()]
+        self._measured: list[float] = []
 
-    def ns(self) -> float:
-        """Now: other programs on the machine change it."""
+    def measure(self) -> None:
+        """Measure it now: other programs on the machine change it."""
         times = [seconds_of(program, time.thread_time, statistics.median) / calls for program, calls in self._programs]
-        return 1e9 * statistics.median(times)
+        self._measured.append(1e9 * statistics.median(times))
+
+    @property
+    def ns(self) -> float:
+        """Nanoseconds, of all measurements."""
+        return float(np.quantile(self._measured, USUAL))
 
 
 def is_known_package(name: Name) -> bool:
@@ -70,37 +81,37 @@ def is_known_package(name: Name) -> bool:
     return not name[0].startswith(("/", "<", "tools/"))
 
 
-class Repeated(NamedTuple):
-    """A step that was profiled several times."""
-
-    plain: float
-    """Units without the profiler."""
-    samples: dict[str, Any]
-    """Of one step, with `units` without the profiler's part."""
-
-
-def repeated(step: workloads.Step, profiler: Profiler, unit: Unit, overhead: Overhead) -> Repeated:
-    """Profile a step that always does the same."""
+def profiled(workload: workloads.Workload, profiler: Profiler, overhead: Overhead, unit: Unit) -> Profiled:
+    """Profile a workload, whose steps always do the same."""
     plain, found = [], []
-    with paused_collection():
-        profiler.samples(step)
-        for _ in range(STEPS):
-            ns = unit.ns()
-            begin = time.thread_time_ns()
-            step()
-            plain.append((time.thread_time_ns() - begin) / ns)
-            samples = profiler.samples(step)
-            counts = {key: samples[key] for key in ("code", "frames", "operators", "nodes")}
-            found.append(counts | {"units": own_units(samples, ns, overhead)})
-    return Repeated(statistics.median(plain), undisturbed(found))
+    with workloads.step_of(workload) as step, paused_collection():
+        for _ in range(PASSES):
+            unit.measure()
+            # Python adapts its code to the profiler, and back.
+            for _ in range(WARM):
+                step()
+            for _ in range(STEPS):
+                begin = time.thread_time_ns()
+                step()
+                plain.append(time.thread_time_ns() - begin)
+            found += [profiler.samples(step) for _ in range(STEPS)][1:]
+    samples = undisturbed([{name: one[name] for name in SAMPLED} for one in found])
+    ns, code = own_ns(samples, overhead), samples["code"]
+    binding = overhead.binding * samples["operators"] * (code >= 0)
+    # With the profiler code runs slower, also where it adds nothing.
+    usual = float(np.quantile(plain, USUAL))
+    ns *= usual / (ns + binding).sum()
+    binding *= usual / (ns + binding).sum()
+    return Profiled(workload, usual, samples | {"ns": ns}, ns[code == OPERATOR].sum() + binding.sum())
 
 
-def own_units(samples: Any, ns: float, overhead: Overhead) -> Any:
-    """Units of samples without the profiler's part; `ns`: of a unit."""
-    # Python gives no arguments to the operators of a node.
-    of_operator = overhead.operator - overhead.binding * (samples["code"] == NODE)
-    own = samples["ns"] / ns - samples["frames"] * overhead.frame - samples["operators"] * of_operator
-    return own - samples["nodes"] * (overhead.operator - overhead.binding)
+def own_ns(samples: Any, overhead: Overhead) -> Any:
+    """Nanoseconds of samples without the profiler's part."""
+    is_node = samples["code"] == NODE
+    # Python gives no arguments to nodes, nor to the operators of one.
+    of_operator = overhead.operator - overhead.binding * is_node
+    own = samples["ns"] - samples["frames"] * overhead.frame - samples["operators"] * of_operator
+    return own - is_node * (overhead.operator - overhead.binding)
 
 
 def main() -> None:
@@ -110,56 +121,71 @@ def main() -> None:
     options = parser.parse_args()
     workloads.prepare_process()
     unit, profiler = Unit(), Profiler()
-    overhead = measured_overhead(unit, profiler)
-    print(overhead)
+    overhead = measured_overhead(profiler)
+    print(overhead, file=sys.stderr)
     chosen = list(workloads.workloads())
     if options.workloads:
         chosen = [chosen[place] for place in options.workloads]
-    parts: dict[Name, list[Any]] = defaultdict(list)
+    fastest: dict[workloads.Workload, Profiled] = {}
+    for _, workload in itertools.product(range(ROUNDS), chosen):
+        step = profiled(workload, profiler, overhead, unit)
+        print(f"{step.plain:9.0f} ns, unit {unit.ns:.0f}  {workload}", file=sys.stderr, flush=True)
+        fastest[workload] = min(fastest.get(workload, step), step, key=lambda one: one.plain)
+    steps, ns = list(fastest.values()), unit.ns
+    parts, shares = by_function(steps, [function_name(code) for code in profiler.codes()], ns)
+    passes = sizes_of_passes(steps, ns)
+    caches, costs = fit_all({name: groups(joined(found)) for name, found in parts.items()}, passes)
+    if options.show:
+        show(Table(costs, caches, passes), steps, parts, ns)
+    launch = figures()["launch"]["seconds"]
+    node = costs.pop(OF_NODES)
+    # Its frames are hooks, which the clock sees as called by the function that runs the pass.
+    costs[PASS] = costs[PASS]._replace(frame=node.frame)
+    kept = {name: cost for name, cost in costs.items() if is_known_package(name) and shares[name] >= LEAST_SHARE}
+    head = {
+        "kinds": {kind: row_of(cost) for kind, cost in costs_of_kinds(parts, caches, passes).items()},
+        **{key: [round(float(factor), 3) for factor in factors] for key, factors in caches._asdict().items()},
+        "node": round(max(node.call + node.operator - launch["node_run"] / launch["python_call"], 0.0), 2),
+    }
+    print(f"{len(kept)} of {len(costs)} functions; unit {ns:.0f} ns; {head}")
+    if not options.workloads:
+        WRITTEN.write_text(written(kept, head), encoding="utf-8")
+
+
+def measured_overhead(profiler: Profiler) -> Overhead:
+    """In nanoseconds."""
+    return Overhead(*map(float, np.median([profiler.overhead() for _ in range(OVERHEADS)], axis=0)))
+
+
+Parts = dict[Name, list[dict[str, Any]]]
+"""Samples of each function, by step, with `units` and the number of the step."""
+
+
+def by_function(steps: Sequence[Profiled], names: Sequence[Name], ns: float) -> tuple[Parts, dict[Name, float]]:
+    """The samples of each function, and the most that it takes of a step; `ns`: of a unit."""
+    parts: Parts = defaultdict(list)
     shares: dict[Name, float] = defaultdict(float)
-    steps: list[Profiled] = []
-    for workload in chosen:
-        with workloads.step_of(workload) as step:
-            for _ in range(WARM):
-                step()
-            found = repeated(step, profiler, unit, overhead)
-        names = [function_name(code) for code in profiler.codes()]
-        samples = found.samples
-        counted: dict[Name, Any] = {}
-        operators = 0.0
+    for number, step in enumerate(steps):
+        samples = step.samples
         for places in by_code(samples["code"]):
             code = samples["code"][places[0]]
             if code == OPERATOR:
-                operators = samples["units"][places].sum()
                 continue
             name = OF_NODES if code == NODE else names[code]
-            parts[name].append({key: samples[key][places] for key in ("frames", "operators", "nodes", "units")})
-            calls = [samples[key][places].sum() for key in ("frames", "operators", "nodes")]
-            counted[name] = counted.get(name, 0) + np.array([len(places), *calls])
-            shares[name] = max(shares[name], samples["units"][places].sum() / found.plain)
-        operators += overhead.binding * samples["operators"][samples["code"] >= 0].sum()
-        steps.append(Profiled(workload, found.plain, counted, operators))
-        explained = (operators + samples["units"][samples["code"] != OPERATOR].sum()) / found.plain
-        print(f"{workload}: {found.plain:.0f} units, {explained:.0%} in samples", file=sys.stderr, flush=True)
-    costs = {name: fit(groups(joined(found))) for name, found in parts.items()}
-    if options.show:
-        show(costs, steps)
-    launch = figures()["launch"]["seconds"]
-    costs[ENGINE] = with_nodes(costs[ENGINE], costs.pop(OF_NODES), launch["node_run"] / launch["python_call"])
-    kept = {name: cost for name, cost in costs.items() if is_known_package(name) and shares[name] >= LEAST_SHARE}
-    kinds = costs_of_kinds(parts)
-    print(f"{len(kept)} of {len(costs)} functions; {kinds}")
-    if not options.workloads:
-        WRITTEN.write_text(table(kept, kinds), encoding="utf-8")
+            found = {key: samples[key][places] for key in ("distance", "frames", "operators")}
+            if name == PASS:  # what it calls are nodes
+                found |= {key: np.zeros_like(found[key]) for key in ("frames", "operators")}
+            of_step = {"step": np.full(len(places), number)}
+            parts[name].append(found | of_step | {"units": samples["ns"][places] / ns})
+            shares[name] = max(shares[name], samples["ns"][places].sum() / step.plain)
+    return parts, shares
 
 
-def measured_overhead(unit: Unit, profiler: Profiler) -> Overhead:
-    """In units."""
-    found = []
-    for _ in range(OVERHEADS):
-        ns = unit.ns()
-        found.append([part / ns for part in profiler.overhead()])
-    return Overhead(*map(float, np.median(found, axis=0)))
+def sizes_of_passes(steps: Sequence[Profiled], ns: float) -> Any:
+    """Of each step the place of its passes in the table's factors, as of native/host_work.cpp."""
+    python = np.array([step.plain - step.operators for step in steps]) / ns
+    passes = python / [step.workload.accumulation for step in steps]
+    return np.minimum(np.ceil(np.log2(np.floor(passes / SMALLEST_PASS) + 1)).astype(int), SIZES - 1)
 
 
 def by_code(codes: Any) -> list[Any]:
@@ -173,38 +199,47 @@ def joined(parts: list[Any]) -> dict[str, Any]:
     return {key: np.concatenate([one[key] for one in parts]) for key in parts[0]}
 
 
-def total(costs: Costs, step: Profiled) -> float:
-    """Units of all frames of a step by the table."""
-    return sum(float(counted @ costs[name]) for name, counted in step.counted.items())
-
-
-def costs_of_kinds(parts: dict[Name, list[Any]]) -> dict[Kind, Fitted]:
+def costs_of_kinds(parts: Parts, caches: Caches, passes: Any) -> dict[Kind, Fitted]:
     """One cost for all functions of a kind, by their calls; those of the workloads are as a script's."""
     of_kinds: dict[Kind, list[Any]] = {kind: [] for kind in get_args(Kind)}
     for name, found in parts.items():
-        if name not in (ENGINE, OF_NODES):
+        if name not in (PASS, OF_NODES):
             of_kinds[kind_of(*name)] += found
-    return {kind: fit(groups(joined(found))) for kind, found in of_kinds.items()}
+    return {kind: fit(groups(joined(found)), caches, passes) for kind, found in of_kinds.items()}
 
 
-def show(costs: Costs, steps: list[Profiled]) -> None:
-    """What the table, operators and nodes explain of each workload's time."""
-    rows = defaultdict(list)
-    for step in steps:
-        rows[step.workload].append((step.units, total(costs, step), step.operators))
-    for workload, found in rows.items():
-        whole, functions, operators = np.median(found, axis=0)
-        print(f"{whole:9.0f} units, functions {functions / whole:.0%}, operators {operators / whole:.0%}  {workload}")
+class Table(NamedTuple):
+    """What was fitted."""
+
+    costs: Costs
+    caches: Caches
+    passes: Any
+
+    def units(self, name: Name, one: Observed) -> float:
+        """Of all samples of a group."""
+        call, frame, operator = self.costs[name]
+        each = self.caches.coldness[one.cold] * call + one.frames * frame + one.operators * operator
+        return float(one.number * each * self.caches.sizes[self.passes[one.step]])
+
+
+def show(table: Table, steps: Sequence[Profiled], parts: Parts, ns: float) -> None:
+    """What the table and operators explain of each workload's time, and which functions take most."""
     spent: dict[Name, float] = defaultdict(float)
-    for step in steps:
-        for name, counted in step.counted.items():
-            spent[name] += float(counted @ costs[name]) / step.units
+    functions = np.zeros(len(steps))
+    for name, found in parts.items():
+        for one in groups(joined(found)):
+            functions[one.step] += table.units(name, one) * ns
+            spent[name] += table.units(name, one) * ns / steps[one.step].plain
+    for step, explained in zip(steps, functions, strict=True):
+        operators = step.operators / step.plain
+        whole = explained / step.plain + operators
+        print(f"{step.plain / ns:9.0f} units, explained {whole:.0%}, operators {operators:.0%}  {step.workload}")
     for name, share in sorted(spent.items(), key=lambda one: -one[1])[:60]:
-        parts = " + ".join(f"{part:6.2f}" for part in costs[name])
-        print(f"{share / len(steps):6.2%}  {parts}  {':'.join(name)}")
+        row = " + ".join(f"{part:6.2f}" for part in table.costs[name])
+        print(f"{share / len(steps):6.2%}  {row}  {':'.join(name)}")
 
 
-def table(costs: Costs, kinds: dict[Kind, Fitted]) -> str:
+def written(costs: Costs, head: dict[str, Any]) -> str:
     """The file: a line for each function."""
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
     source = f"python -m tools.host_costs, on one CPU rank: {versions}, Python {platform.python_version()}"
@@ -217,14 +252,15 @@ def table(costs: Costs, kinds: dict[Kind, Fitted]) -> str:
         + "\n  }"
         for path, functions in files.items()
     ]
-    rows = json.dumps({kind: row_of(cost) for kind, cost in kinds.items()})
-    head = f' "source": {json.dumps(source)},\n "kinds": {rows},\n'
-    return f'{{\n{head} "functions": {{\n' + ",\n".join(lines) + "\n }\n}\n"
+    first = "".join(
+        f" {json.dumps(key)}: {json.dumps(value)},\n" for key, value in ({"source": source} | head).items()
+    )
+    return f'{{\n{first} "functions": {{\n' + ",\n".join(lines) + "\n }\n}\n"
 
 
 def row_of(cost: Fitted) -> list[float]:
     """As the file has it."""
-    return [round(part, 2) for part in cost[:3]]
+    return [round(part, 2) for part in cost]
 
 
 if __name__ == "__main__":

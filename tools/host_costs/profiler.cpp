@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "python_frames.h"
+#include "reuse_distance.h"
 
 namespace {
 
@@ -21,30 +22,33 @@ constexpr int32_t kOperator = -1, kNode = -2;
 struct Running {
   Running* caller;
   int32_t code;                                  // or kOperator, kNode
+  int32_t distance = 0;                          // of its code's last call
   int32_t frames = 0, operators = 0, nodes = 0;  // that it called itself
   int64_t begin_ns = 0, callees_ns = 0;
+  int64_t callee_ended_ns = 0;
 };
 
 // What ended. An operator's time is all its own.
 struct Sample {
-  int32_t code, frames, operators, nodes;
+  int64_t code, frames, operators, nodes, distance;
   int64_t self_ns;
 };
 
 zerokit::PythonFrames python;
 void (*add_reference)(void*) = nullptr;
-bool is_on = false;
+at::CallbackHandle observer = at::INVALID_CALLBACK_HANDLE;
 std::thread::id watched;
 Running* running = nullptr;  // of the watched thread
 std::vector<Sample> samples;
 std::vector<void*> codes;
+zerokit::ReuseDistances distances;
 
 int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
       .count();
 }
 
-bool is_watched() { return is_on && std::this_thread::get_id() == watched; }
+bool is_watched() { return std::this_thread::get_id() == watched; }
 
 int32_t place_of(void* frame) {
   void* code = python.code_of(frame);
@@ -66,15 +70,20 @@ void begin(Running& mine) {
 }
 
 void end(const Running& mine) {
-  const int64_t spent = now_ns() - mine.begin_ns;
+  const int64_t now = now_ns();
+  const int64_t spent = now - mine.begin_ns;
   running = mine.caller;
-  if (running != nullptr) running->callees_ns += spent;
-  samples.push_back({mine.code, mine.frames, mine.operators, mine.nodes, spent - mine.callees_ns});
+  if (running != nullptr) {
+    running->callees_ns += spent;
+    running->callee_ended_ns = now;
+  }
+  samples.push_back({mine.code, mine.frames, mine.operators, mine.nodes, mine.distance, spent - mine.callees_ns});
 }
 
 void* evaluate_watched(void* thread_state, void* frame, int throws) {
   if (throws != 0 || !is_watched()) return python.evaluate(thread_state, frame, throws);
-  Running mine{running, place_of(frame)};
+  const int32_t code = place_of(frame);
+  Running mine{running, code, distances.use(static_cast<size_t>(code - kNode))};
   begin(mine);
   void* result = python.evaluate(thread_state, frame, throws);
   end(mine);
@@ -83,15 +92,18 @@ void* evaluate_watched(void* thread_state, void* frame, int throws) {
 }
 
 struct RunningInTorch : at::ObserverContext {
-  explicit RunningInTorch(int32_t code) : mine{running, code} {}
+  RunningInTorch(int32_t code, int32_t distance) : mine{running, code, distance} {}
   Running mine;
 };
 
 // What runs within an operator is the operator's.
 std::unique_ptr<at::ObserverContext> begin_in_torch(int32_t code) {
   if (!is_watched() || running == nullptr || running->code == kOperator) return nullptr;
-  auto context = std::make_unique<RunningInTorch>(code);
+  const int32_t distance = code == kNode ? distances.use(0) : 0;
+  auto context = std::make_unique<RunningInTorch>(code, distance);
   begin(context->mine);
+  // What autograd's engine does between two nodes is the second one's.
+  if (code == kNode && context->mine.caller->nodes > 0) context->mine.begin_ns = context->mine.caller->callee_ended_ns;
   return context;
 }
 
@@ -116,12 +128,21 @@ extern "C" {
 int host_costs_start() {
   if (!zerokit::PythonFrames::find(add_reference, "Py_IncRef")) return 0;
   watched = std::this_thread::get_id();
-  at::addGlobalCallback(at::RecordFunctionCallback(begin_operator, end_in_torch).scopes({at::RecordScope::FUNCTION}));
   samples.reserve(1 << 22);
-  return python.replace_evaluation(evaluate_watched) ? 1 : 0;
+  return python.find_interface() ? 1 : 0;
 }
 
-void host_costs_turn(int on) { is_on = on != 0; }
+// While it is off, nothing is installed: dormant, it would make each call slower.
+void host_costs_turn(int on) {
+  if (on != 0) {
+    at::RecordFunctionCallback callback(begin_operator, end_in_torch);
+    observer = at::addGlobalCallback(callback.scopes({at::RecordScope::FUNCTION}));
+    python.replace_evaluation(evaluate_watched);
+  } else {
+    python.replace_evaluation(python.evaluate);
+    at::removeCallback(observer);
+  }
+}
 
 int64_t host_costs_count() { return static_cast<int64_t>(samples.size()); }
 

@@ -18,8 +18,10 @@ import torch
 
 from zerokit.rehearsal.native.build import SOURCES
 
-SAMPLE = np.dtype([("code", "i4"), ("frames", "i4"), ("operators", "i4"), ("nodes", "i4"), ("ns", "i8")])
-"""A frame: its code, what it called itself (frames, operators, nodes of autograd), and its own nanoseconds.
+SAMPLED = ("code", "frames", "operators", "nodes", "distance", "ns")
+SAMPLE = np.dtype([(name, "i8") for name in SAMPLED])
+"""A frame: its code, what it called itself (frames, operators, nodes of autograd), how many other functions ran since
+the last call of its code, and its own nanoseconds.
 
 Operators and nodes are samples, too, with :data:`OPERATOR` or :data:`NODE` in place of a code.
 """
@@ -40,7 +42,7 @@ class Overhead(NamedTuple):
 
 
 class Profiler:
-    """Samples all frames of the thread that makes it, while it is on."""
+    """Samples all frames of the thread that makes it, while it is on; when off, it changes nothing."""
 
     def __init__(self) -> None:
         torch_folder = Path(torch.__file__).parent

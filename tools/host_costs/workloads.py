@@ -50,6 +50,8 @@ class Workload:
     bucket: int = 1000
     """Elements of a bucket."""
     overlap: bool = True
+    optimizer: str = "deepspeed"
+    """"deepspeed": the one that the ds_config names; "torch": a client's."""
 
     @property
     def ds_config(self) -> dict[str, Any]:
@@ -69,21 +71,26 @@ class Workload:
             "gradient_accumulation_steps": self.accumulation,
             "gradient_clipping": self.clipping,
             "steps_per_print": 10**9,
-            "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
             "zero_allow_untested_optimizer": True,
             "zero_optimization": zero,
-        } | ({} if self.precision == "fp32" else {self.precision: {"enabled": True}})
+            **({} if self.optimizer == "torch" else {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}}),
+            **({} if self.precision == "fp32" else {self.precision: {"enabled": True}}),
+        }
 
 
 def workloads() -> Iterator[Workload]:
-    """Those that make the table: each stage in three sizes, and what changes its way."""
+    """Those that make the table: each stage in several sizes, and what changes its way."""
     for stage, layers in itertools.product(range(4), (2, 9, 30)):
         yield Workload("blocks", stage, layers)
+    for stage, layers in ((0, 200), (0, 1200), (1, 500), (2, 150), (3, 120)):
+        yield Workload("blocks", stage, layers, bucket=20_000)
     for stage in range(4):
         yield Workload("llama", stage, 5, "not reentrant", accumulation=2)
         yield Workload("gpt2", stage, 4, "reentrant", clipping=0.0, overlap=False)
         yield Workload("attention", stage, 6, "not reentrant", bucket=10_000)
         yield Workload("blocks", stage, 14, "reentrant", accumulation=2, clipping=0.0)
+        yield Workload("blocks", stage, 5, optimizer="torch")
+        yield Workload("blocks", stage, 40, optimizer="torch", bucket=5000)
     for stage in (1, 2, 3):
         yield Workload("blocks", stage, 12, offload=True)
         yield Workload("llama", stage, 3, by="accelerate", accumulation=2)
@@ -162,14 +169,19 @@ def _model(workload: Workload) -> tuple[nn.Module, Callable[[Any], torch.Tensor]
 def step_of(workload: Workload) -> Iterator[Step]:
     """Its optimizer step."""
     import deepspeed
+    from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
     model, loss = _model(workload)
+    linear = nn.functional.linear
     if workload.by == "accelerate":
         yield _by_accelerate(workload, model, loss)
+        unset_hf_deepspeed_config()
+        nn.functional.linear = linear
         return
-    engine, *_ = deepspeed.initialize(
-        model=model, model_parameters=list(model.parameters()), config=workload.ds_config
-    )
+    parameters = list(model.parameters())
+    client = torch.optim.AdamW(parameters) if workload.optimizer == "torch" else None
+    given: dict[str, Any] = {"optimizer": client} if client else {"model_parameters": parameters}
+    engine, *_ = deepspeed.initialize(model=model, config=workload.ds_config, **given)
 
     def step() -> None:
         for _ in range(workload.accumulation):
@@ -178,6 +190,8 @@ def step_of(workload: Workload) -> Iterator[Step]:
 
     yield step
     engine.destroy()
+    # Stage 3 replaces it for good.
+    nn.functional.linear = linear
 
 
 def _by_accelerate(workload: Workload, model: nn.Module, loss: Callable[[Any], torch.Tensor]) -> Step:

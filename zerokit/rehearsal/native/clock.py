@@ -63,6 +63,27 @@ class CallCost(NamedTuple):
     """Of each frame that it calls."""
     operator: int = 0
     """Of each operator that it calls, besides its launch."""
+    is_pass: bool = False
+    """Whether it runs a backward pass."""
+
+
+class HostCosts(NamedTuple):
+    """What Python and autograd cost the host."""
+
+    of_code: Callable[[CodeType], CallCost | None]
+    """Of a function, asked for once; None: it is no part of the script, nor is what it calls."""
+    coldness: Sequence[float]
+    """Factors of a call, as of :func:`zerokit.hardware.costs.python_calls.coldness`."""
+    sizes: Sequence[float]
+    """Factors of all by the size of a pass, as of :func:`zerokit.hardware.costs.python_calls.sizes`."""
+    smallest: int
+    """The size of a pass below which the first of :attr:`sizes` counts."""
+    node_made: int
+    """Of each node of a graph, when it is made."""
+    node_run: int
+    """Of each node in the backward pass."""
+    node_cold: int
+    """The same, times its coldness."""
 
 
 class _Cost(ctypes.Structure):
@@ -72,6 +93,7 @@ class _Cost(ctypes.Structure):
 _ASKER = ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_int64), ctypes.c_int64, ctypes.POINTER(_Cost))
 _CODE_COST = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.py_object, ctypes.POINTER(ctypes.c_int64))
 _OF_NO_TIME = -1
+_NUMBER = ctypes.c_int64
 
 
 class Clock:
@@ -107,31 +129,31 @@ class Clock:
         """What cudaMalloc costs the host, besides for each GiB, and cudaFree."""
         self.library.zk_clock_driver_costs(reserve, reserve_gib, give_back)
 
-    def count_host_work(self, cost: Callable[[CodeType], CallCost | None], *, node_made: int, node_run: int) -> bool:
+    def count_host_work(self, costs: HostCosts) -> bool:
         """Have the host take time for Python and autograd (`native/host_work.cpp`).
-
-        Args:
-            cost: of a call of a function, called once for each; None: it is no part of the script, nor is
-                what it calls.
-            node_made: of each node of a graph, when it is made.
-            node_run: of each node in the backward pass.
 
         Returns:
             whether this Python reports calls.
         """
 
-        def ask(code: CodeType, callees: Any) -> int:
-            found = cost(code)
+        def ask(code: CodeType, more: Any) -> int:
+            found = costs.of_code(code)
             if found is None:
                 return _OF_NO_TIME
-            callees[0], callees[1] = found.frame, found.operator
+            more[0], more[1], more[2] = found.frame, found.operator, found.is_pass
             return found.call
 
+        def in_thousandths(factors: Sequence[float]) -> tuple[Any, int]:
+            return (_NUMBER * len(factors))(*(round(1000 * factor) for factor in factors)), len(factors)
+
         self._code_cost = _CODE_COST(ask)
+        numbers = (costs.node_made, costs.node_run, costs.node_cold)
+        factors = (*in_thousandths(costs.coldness), *in_thousandths(costs.sizes))
         # With Python's lock, which other functions of the library are called without.
-        prototype = ctypes.PYFUNCTYPE(ctypes.c_int, _CODE_COST, ctypes.c_int64, ctypes.c_int64)
-        count = prototype(("zk_clock_count_host_work", self.library))
-        return bool(count(self._code_cost, node_made, node_run))
+        pointer = ctypes.POINTER(_NUMBER)
+        types = (_CODE_COST, *[_NUMBER] * 3, *[pointer, _NUMBER] * 2, _NUMBER)
+        count = ctypes.PYFUNCTYPE(ctypes.c_int, *types)(("zk_clock_count_host_work", self.library))
+        return bool(count(self._code_cost, *numbers, *factors, costs.smallest))
 
     # ---- the host
     @property

@@ -8,31 +8,45 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstdint>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "python_frames.h"
+#include "reuse_distance.h"
 #include "timing.h"
 
 namespace zerokit {
 namespace {
 
-// Nanoseconds of a call of a function by its code object; below 0 for one of zerokit itself. `callees` gets those of each
-// frame and of each operator that it calls.
-using CodeCost = int64_t (*)(void* code, int64_t callees[2]);
+// Nanoseconds of a call of a function by its code object; below 0 for one of zerokit itself. `more` gets those of each
+// frame and of each operator that it calls, and whether it runs a backward pass.
+using CodeCost = int64_t (*)(void* code, int64_t more[3]);
 
 struct FunctionCost {
   int64_t call_ns;
   int64_t frame_ns;
   int64_t operator_ns;
-  bool is_own;  // of zerokit
+  bool is_own;    // of zerokit
+  bool is_pass;   // runs a backward pass
+  size_t number;  // for `distances`
 };
 
 PythonFrames python;
 CodeCost cost_of_code = nullptr;
 int64_t node_made_ns = 0;
 int64_t node_run_ns = 0;
+int64_t node_cold_ns = 0;
+// Thousandths of a function's call by its reuse distance: none, 1, 2 to 3, 4 to 7, ..., and beyond.
+std::vector<int64_t> coldness;
+// Thousandths of all, by what ran from one backward pass to the next: less than `size_ns`, than twice as much, ...
+std::vector<int64_t> sizes;
+int64_t size_ns = 1;
+std::atomic<int64_t> size_factor = 1000;
+std::atomic<int64_t> worked = 0;  // since the last pass began
+std::atomic<size_t> numbers = 1;  // 0: all nodes
 std::thread::id script_thread;
 
 thread_local bool is_pricing = false;
@@ -43,11 +57,31 @@ std::atomic<const FunctionCost*> running_of_script{nullptr};
 // Operators that are running, each called by the one before.
 thread_local int operator_depth = 0;
 thread_local uint64_t nodes_made = 0;
+// Of each thread its own: threads that run at once would make them depend on chance.
+thread_local ReuseDistances distances;
 
 // Threads beside the script's and autograd's, as those that load data, take no time of the script's.
 bool is_of_script() {
   return std::this_thread::get_id() == script_thread || torch::autograd::get_current_graph_task_id() != -1;
 }
+
+int64_t factor_of(const std::vector<int64_t>& factors, int64_t number) {
+  const auto width = static_cast<size_t>(std::bit_width(static_cast<uint64_t>(number)));
+  return factors[std::min(width, factors.size() - 1)];
+}
+
+int64_t of_coldness(int64_t duration, size_t number) {
+  return duration * factor_of(coldness, distances.use(number)) / 1000;
+}
+
+void owe(int64_t duration) {
+  const int64_t sized = duration * size_factor.load(std::memory_order_relaxed) / 1000;
+  worked.fetch_add(sized, std::memory_order_relaxed);
+  the_clock()->owe(sized);
+}
+
+// The data of a longer pass left the caches.
+void begin_pass() { size_factor = factor_of(sizes, worked.exchange(0) / size_ns); }
 
 // A code object remembers its cost for good.
 const FunctionCost* remembered(void* code) {
@@ -55,10 +89,10 @@ const FunctionCost* remembered(void* code) {
   python.get_extra(code, python.index, &extra);
   if (extra == nullptr) {
     is_pricing = true;
-    int64_t callees[2] = {0, 0};
-    const int64_t call = cost_of_code(code, callees);
+    int64_t more[3] = {0, 0, 0};
+    const int64_t call = cost_of_code(code, more);
     is_pricing = false;
-    extra = new FunctionCost{std::max<int64_t>(call, 0), callees[0], callees[1], call < 0};
+    extra = new FunctionCost{std::max<int64_t>(call, 0), more[0], more[1], call < 0, more[2] != 0, numbers++};
     python.set_extra(code, python.index, extra);
   }
   return static_cast<const FunctionCost*>(extra);
@@ -85,7 +119,8 @@ void* evaluate_counted(void* thread_state, void* frame, int throws) {
   const FunctionCost* caller = caller_now();
   const int depth = std::exchange(operator_depth, 0);
   if (!cost->is_own && (caller == nullptr || !caller->is_own)) {
-    the_clock()->owe(cost->call_ns + (caller == nullptr ? 0 : caller->frame_ns));
+    if (cost->is_pass && torch::autograd::get_current_graph_task_id() == -1) begin_pass();
+    owe(of_coldness(cost->call_ns, cost->number) + (caller == nullptr ? 0 : caller->frame_ns));
   }
   set_running(cost);
   void* result = python.evaluate(thread_state, frame, throws);
@@ -98,7 +133,7 @@ void* evaluate_counted(void* thread_state, void* frame, int throws) {
 std::unique_ptr<at::ObserverContext> begin_operator(const at::RecordFunction&) {
   if (operator_depth++ == 0 && is_timing() && is_of_script()) {
     const FunctionCost* caller = caller_now();
-    if (caller != nullptr && caller->operator_ns > 0) the_clock()->owe(caller->operator_ns);
+    if (caller != nullptr && caller->operator_ns > 0) owe(caller->operator_ns);
   }
   return nullptr;
 }
@@ -106,7 +141,7 @@ std::unique_ptr<at::ObserverContext> begin_operator(const at::RecordFunction&) {
 void end_operator(const at::RecordFunction&, at::ObserverContext*) { --operator_depth; }
 
 std::unique_ptr<at::ObserverContext> count_run_node(const at::RecordFunction&) {
-  if (is_timing()) the_clock()->owe(node_run_ns);
+  if (is_timing()) owe(node_run_ns + of_coldness(node_cold_ns, 0));
   return nullptr;
 }
 
@@ -127,8 +162,14 @@ bool works_for_script() { return (running == nullptr || !running->is_own) && is_
 extern "C" {
 
 // Called with Python's lock, by the thread that runs the script. 0 if calls of Python cannot be counted.
-int zk_clock_count_host_work(zerokit::CodeCost code_cost, int64_t node_made, int64_t node_run) {
+int zk_clock_count_host_work(zerokit::CodeCost code_cost, int64_t node_made, int64_t node_run, int64_t node_cold,
+                             const int64_t* cold, int64_t cold_count, const int64_t* sized, int64_t sized_count,
+                             int64_t smallest) {
   using namespace zerokit;
+  node_cold_ns = node_cold;
+  coldness.assign(cold, cold + cold_count);
+  sizes.assign(sized, sized + sized_count);
+  size_ns = smallest;
   node_made_ns = node_made;
   node_run_ns = node_run;
   nodes_made = at::sequence_number::peek();
@@ -136,6 +177,8 @@ int zk_clock_count_host_work(zerokit::CodeCost code_cost, int64_t node_made, int
   at::addGlobalCallback(at::RecordFunctionCallback(begin_operator, end_operator).scopes({at::RecordScope::FUNCTION}));
   cost_of_code = code_cost;
   script_thread = std::this_thread::get_id();
-  return python.replace_evaluation(evaluate_counted) ? 1 : 0;
+  if (!python.find_interface()) return 0;
+  python.replace_evaluation(evaluate_counted);
+  return 1;
 }
 }

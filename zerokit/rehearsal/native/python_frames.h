@@ -19,10 +19,8 @@ struct PythonFrames {
   ssize_t index = -1;  // of what a code object keeps for this library
 
   // Called with Python's lock. False if this Python has another interface.
-  bool replace_evaluation(EvaluateFrame own) {
-    void* (*interpreter)() = nullptr;
+  bool find_interface() {
     EvaluateFrame (*current)(void*) = nullptr;
-    void (*replace)(void*, EvaluateFrame) = nullptr;
     ssize_t (*new_index)(void (*)(void*)) = nullptr;
     if (!find(interpreter, "PyInterpreterState_Get") || !find(current, "_PyInterpreterState_GetEvalFrameFunc") ||
         !find(replace, "_PyInterpreterState_SetEvalFrameFunc") ||
@@ -38,9 +36,11 @@ struct PythonFrames {
     }
     index = new_index(nullptr);
     evaluate = current(interpreter());
-    replace(interpreter(), own);
     return true;
   }
+
+  // Called with Python's lock, after `find_interface`.
+  void replace_evaluation(EvaluateFrame own) { replace(interpreter(), own); }
 
   template <class Function>
   static bool find(Function& function, const char* name, const char* older_name = nullptr) {
@@ -51,6 +51,9 @@ struct PythonFrames {
   }
 
  private:
+  void* (*interpreter)() = nullptr;
+  void (*replace)(void*, EvaluateFrame) = nullptr;
+
   // Before PyUnstable_InterpreterFrame_GetCode: f_func, f_globals, f_builtins, f_locals, f_code
   // (Include/internal/pycore_frame.h).
   static void* code_of_3_11(void* frame) { return static_cast<void**>(frame)[4]; }

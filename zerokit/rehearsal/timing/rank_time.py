@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from zerokit.hardware.cluster import Cluster
+from zerokit.hardware.costs import python_calls
 from zerokit.hardware.costs.card_costs import CardCosts, Copy
 from zerokit.hardware.costs.collectives import Collective
 from zerokit.hardware.costs.kernels import Kernel
-from zerokit.hardware.costs.python_calls import function_cost
 from zerokit.rehearsal.call_sites import PACKAGE
 from zerokit.rehearsal.context import rank_context
-from zerokit.rehearsal.native.clock import FIRST_COMMUNICATOR, FIRST_DRIVE, CallCost, Clock, Cost, WorkKind
+from zerokit.rehearsal.native.clock import FIRST_COMMUNICATOR, FIRST_DRIVE, CallCost, Clock, Cost, HostCosts, WorkKind
 from zerokit.rehearsal.recording import SPAN, Array
 from zerokit.rehearsal.timing.operators import Call, Operators, entries, to_ns
 from zerokit.rehearsal.watching.watcher import StepEnd, Watcher
@@ -147,10 +147,17 @@ class RankTime(Watcher):
 
     def count_host_work(self) -> None:
         """Have the script's Python and autograd's nodes take time from here on."""
+        unit = self.costs.python_call()
         counts = self.clock.count_host_work(
-            self._python_call_cost,
-            node_made=to_ns(self.costs.autograd_node("made")),
-            node_run=to_ns(self.costs.autograd_node("run")),
+            HostCosts(
+                self._python_call_cost,
+                python_calls.coldness(),
+                python_calls.sizes(),
+                max(to_ns(python_calls.SMALLEST_PASS * unit), 1),
+                node_made=to_ns(self.costs.autograd_node("made")),
+                node_run=to_ns(self.costs.autograd_node("run")),
+                node_cold=to_ns(python_calls.cold_node() * unit),
+            )
         )
         if not counts:
             self.without_cost["calls of Python functions"] = "this Python does not report them"
@@ -159,7 +166,8 @@ class RankTime(Watcher):
         if code.co_filename.startswith(PACKAGE):
             return None
         unit = self.costs.python_call()
-        return CallCost(*(to_ns(units * unit) for units in function_cost(code)))
+        call, frame, operator = (to_ns(units * unit) for units in python_calls.function_cost(code))
+        return CallCost(call, frame, operator, python_calls.function_name(code) == python_calls.PASS)
 
     # ---- work of stand-ins in Python
     def _launch(self, name: str, duration: int) -> None:
