@@ -30,8 +30,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 IS_REAL = len(sys.argv) > 2
 Step = Callable[[], None]
 WIDTH, LENGTH, TOKENS = 16, 6, 32
-WARM, STEPS, SECONDS = 3, 4, 2.0
-"""Steps before those that count; at least so many steps, and seconds of all."""
+WARM, STEPS, SECONDS, PROFILED = 3, 4, 2.0, 4
+"""Steps before those that count; at least so many steps, and seconds of all; steps that are profiled after them."""
 
 
 class Tanh(nn.Module):
@@ -166,6 +166,23 @@ def play_a_rank() -> None:
     get_accelerator().device_count = lambda: 4  # a processor's starts a program
 
 
+def profiled_share() -> Callable[[Step], float]:
+    """What measures which share of a step is torch's operators, with their arguments and results."""
+    from tools.host_costs.__main__ import measured_overhead, own_ns
+    from tools.host_costs.profiler import OPERATOR, Profiler
+
+    profiler = Profiler()
+    overhead = measured_overhead(profiler)
+
+    def share(step: Step) -> float:
+        samples = profiler.samples(step)
+        ns, code = own_ns(samples, overhead), samples["code"]
+        binding = overhead.binding * samples["operators"][code >= 0].sum()
+        return float((ns[code == OPERATOR].sum() + binding) / (ns.sum() + binding))
+
+    return share
+
+
 def main() -> None:
     plans = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     warnings.simplefilter("ignore")
@@ -173,6 +190,7 @@ def main() -> None:
         play_a_rank()
     deepspeed.init_distributed()
     logging.disable(logging.WARNING)
+    operators_share = profiled_share() if IS_REAL else None
     clock = time.thread_time if IS_REAL else time.perf_counter
     for place, plan in enumerate(plans):
         step, engine = (bare_step(plan), None) if plan["stage"] is None else engine_step(plan)
@@ -186,8 +204,10 @@ def main() -> None:
             if not IS_REAL:
                 torch.cuda.synchronize()
             seconds.append(clock() - begin)
+        shares = [operators_share(step) for _ in range(PROFILED)] if IS_REAL else []
         found += [machine()] if IS_REAL else []
-        print("plan", json.dumps({"place": place, "seconds": seconds, "machine": found}), flush=True)
+        row = {"place": place, "seconds": seconds, "machine": found, "operators": shares}
+        print("plan", json.dumps(row), flush=True)
         if engine is not None:
             engine.destroy()
 
