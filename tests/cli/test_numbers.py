@@ -64,7 +64,12 @@ def test_all_of_them_are_found() -> None:
     assert {command for command, _ in found} == WORDS.keys()
 
 
-@pytest.mark.parametrize(("command", "option"), numeric_options())
+def _case(command: str, option: str) -> Any:
+    marks = pytest.mark.torch if command == "rehearse" else ()  # which asks for torch first
+    return pytest.param(command, option, marks=marks)
+
+
+@pytest.mark.parametrize(("command", "option"), [_case(*one) for one in numeric_options()])
 def test_a_number_that_no_machine_computes_with_is_refused(zerokit: Run, command: str, option: str) -> None:
     for number in HUGE:
         script = ["none.py"] if command == "rehearse" else []

@@ -360,6 +360,7 @@ def test_what_is_missing_is_told_before_torch_and_before_the_output_folder(tmp_p
     assert said == "--data.train: no such file: 'none.jsonl'. Check the path False\n"
 
 
+@pytest.mark.torch
 def test_generate_refuses_a_missing_model_before_its_program_starts(
     zerokit: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,6 +51,7 @@ def test_the_table_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [function_cost(code) for code in (groups.__code__, logging.Logger.isEnabledFor.__code__)] == known
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("package", ["deepspeed", "torch", "transformers", "accelerate"])
 def test_the_table_names_files_of_the_installed_packages(package: str) -> None:
     spec = importlib.util.find_spec(package)

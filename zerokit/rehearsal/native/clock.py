@@ -151,7 +151,7 @@ class Clock:
         factors = (*in_thousandths(costs.coldness), *in_thousandths(costs.sizes))
         # With Python's lock, which other functions of the library are called without.
         pointer = ctypes.POINTER(_NUMBER)
-        types = (_CODE_COST, *[_NUMBER] * 3, *[pointer, _NUMBER] * 2, _NUMBER)
+        types: tuple[Any, ...] = (_CODE_COST, *[_NUMBER] * 3, *[pointer, _NUMBER] * 2, _NUMBER)
         count = ctypes.PYFUNCTYPE(ctypes.c_int, *types)(("zk_clock_count_host_work", self.library))
         return bool(count(self._code_cost, *numbers, *factors, costs.smallest))
 
