@@ -15,9 +15,9 @@ _USUAL = 0.3
 _ROUNDS = 8
 DISTANCES = 12
 """Number of factors of the coldness: no other function, 1, 2 to 3, ..., and all above."""
-SIZES = 11
+SIZES = 8
 """Number of factors of the size of a pass."""
-_WARM, _USUAL_SIZE = 4, 5
+_WARM, _USUAL_SIZE = 4, 2
 """The factors that are 1."""
 
 
@@ -129,12 +129,11 @@ def fit_all(observed: Mapping[Any, Sequence[Observed]], passes: Any) -> tuple[Ca
             both = np.stack([units, rows @ fit(found, caches, passes)]) * counts
             for sums, places in ((of_calls, [one.cold for one in found]), (of_steps, [one.step for one in found])):
                 np.add.at(sums, (slice(None), places), both)
-        # Each step counts alike, as a large one has all kinds of calls that a small one has.
-        ratios, weights = np.zeros(SIZES), np.bincount(passes, minlength=SIZES)
-        np.add.at(ratios, passes, of_steps[0] / of_steps[1])
+        of_sizes = np.zeros((2, SIZES))
+        np.add.at(of_sizes, (slice(None), passes), of_steps)
         caches = Caches(
             _rising(caches.coldness * of_calls[0] / np.maximum(of_calls[1], 1), of_calls[1], _WARM),
-            _rising(caches.sizes * ratios / np.maximum(weights, 1), weights, _USUAL_SIZE),
+            _rising(caches.sizes * of_sizes[0] / np.maximum(of_sizes[1], 1), of_sizes[1], _USUAL_SIZE),
         )
     return caches, {name: fit(found, caches, passes) for name, found in observed.items()}
 
