@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 
 from tools.host_costs import workloads
-from tools.host_costs.fit import SIZES, Caches, Fitted, Observed, fit, fit_all, groups, undisturbed
+from tools.host_costs.fit import SIZES, Caches, Fitted, explained_units, fit, fit_all, groups, places_of, undisturbed
 from tools.host_costs.profiler import NODE, OPERATOR, SAMPLED, Overhead, Profiler
 from zerokit.calibration.host import count_calls, programs
 from zerokit.calibration.seconds import seconds_of
@@ -35,7 +35,7 @@ WRITTEN = Path(python_calls.__file__).with_suffix(".json")
 PACKAGES = ("deepspeed", "torch", "accelerate", "transformers")
 ROUNDS = 4
 """Of all workloads: other programs slow the machine for minutes, and the fastest round counts."""
-PASSES, WARM, STEPS, OVERHEADS = 2, 4, 5, 7
+REPEATS, WARM, STEPS, OVERHEADS = 2, 4, 5, 7
 USUAL = 0.2
 """Quantile of repeated steps and units: other programs only make them longer."""
 LEAST_SHARE = 2e-5
@@ -85,7 +85,7 @@ def profiled(workload: workloads.Workload, profiler: Profiler, overhead: Overhea
     """Profile a workload, whose steps always do the same."""
     plain, found = [], []
     with workloads.step_of(workload) as step, paused_collection():
-        for _ in range(PASSES):
+        for _ in range(REPEATS):
             unit.measure()
             # Python adapts its code to the profiler, and back.
             for _ in range(WARM):
@@ -96,13 +96,17 @@ def profiled(workload: workloads.Workload, profiler: Profiler, overhead: Overhea
                 plain.append(time.thread_time_ns() - begin)
             found += [profiler.samples(step) for _ in range(STEPS)][1:]
     samples = undisturbed([{name: one[name] for name in SAMPLED} for one in found])
-    ns, code = own_ns(samples, overhead), samples["code"]
-    binding = overhead.binding * samples["operators"] * (code >= 0)
+    ns, operators, whole = parts_of(samples, overhead)
     # With the profiler code runs slower, also where it adds nothing.
     usual = float(np.quantile(plain, USUAL))
-    ns *= usual / (ns + binding).sum()
-    binding *= usual / (ns + binding).sum()
-    return Profiled(workload, usual, samples | {"ns": ns}, ns[code == OPERATOR].sum() + binding.sum())
+    return Profiled(workload, usual, samples | {"ns": ns * usual / whole}, operators * usual / whole)
+
+
+def parts_of(samples: Any, overhead: Overhead) -> tuple[Any, float, float]:
+    """Nanoseconds of samples, of all operators with their arguments and results, and of the step."""
+    ns, code = own_ns(samples, overhead), samples["code"]
+    binding = overhead.binding * samples["operators"][code >= 0].sum()
+    return ns, float(ns[code == OPERATOR].sum() + binding), float(ns.sum() + binding)
 
 
 def own_ns(samples: Any, overhead: Overhead) -> Any:
@@ -136,7 +140,7 @@ def main() -> None:
     passes = sizes_of_passes(steps, ns)
     caches, costs = fit_all({name: groups(joined(found)) for name, found in parts.items()}, passes)
     if options.show:
-        show(Table(costs, caches, passes), steps, parts, ns)
+        show(costs, caches, passes, steps, parts, ns)
     launch = figures()["launch"]["seconds"]
     node = costs.pop(OF_NODES)
     # Its frames are hooks, which the clock sees as called by the function that runs the pass.
@@ -185,7 +189,7 @@ def sizes_of_passes(steps: Sequence[Profiled], ns: float) -> Any:
     """Of each step the place of its passes in the table's factors, as of native/host_work.cpp."""
     python = np.array([step.plain - step.operators for step in steps]) / ns
     passes = python / [step.workload.accumulation for step in steps]
-    return np.minimum(np.ceil(np.log2(np.floor(passes / SMALLEST_PASS) + 1)).astype(int), SIZES - 1)
+    return places_of(np.floor(passes / SMALLEST_PASS), SIZES)
 
 
 def by_code(codes: Any) -> list[Any]:
@@ -208,34 +212,22 @@ def costs_of_kinds(parts: Parts, caches: Caches, passes: Any) -> dict[Kind, Fitt
     return {kind: fit(groups(joined(found)), caches, passes) for kind, found in of_kinds.items()}
 
 
-class Table(NamedTuple):
-    """What was fitted."""
-
-    costs: Costs
-    caches: Caches
-    passes: Any
-
-    def units(self, name: Name, one: Observed) -> float:
-        """Of all samples of a group."""
-        call, frame, operator = self.costs[name]
-        each = self.caches.coldness[one.cold] * call + one.frames * frame + one.operators * operator
-        return float(one.number * each * self.caches.sizes[self.passes[one.step]])
-
-
-def show(table: Table, steps: Sequence[Profiled], parts: Parts, ns: float) -> None:
+def show(costs: Costs, caches: Caches, passes: Any, steps: Sequence[Profiled], parts: Parts, ns: float) -> None:
     """What the table and operators explain of each workload's time, and which functions take most."""
-    spent: dict[Name, float] = defaultdict(float)
+    plain = np.array([step.plain for step in steps])
+    spent: dict[Name, float] = {}
     functions = np.zeros(len(steps))
     for name, found in parts.items():
-        for one in groups(joined(found)):
-            functions[one.step] += table.units(name, one) * ns
-            spent[name] += table.units(name, one) * ns / steps[one.step].plain
+        observed = groups(joined(found))
+        units, places = explained_units(observed, costs[name], caches, passes), [one.step for one in observed]
+        np.add.at(functions, places, units * ns)
+        spent[name] = float((units * ns / plain[places]).sum())
     for step, explained in zip(steps, functions, strict=True):
         operators = step.operators / step.plain
         whole = explained / step.plain + operators
         print(f"{step.plain / ns:9.0f} units, explained {whole:.0%}, operators {operators:.0%}  {step.workload}")
     for name, share in sorted(spent.items(), key=lambda one: -one[1])[:60]:
-        row = " + ".join(f"{part:6.2f}" for part in table.costs[name])
+        row = " + ".join(f"{part:6.2f}" for part in costs[name])
         print(f"{share / len(steps):6.2%}  {row}  {':'.join(name)}")
 
 

@@ -57,14 +57,18 @@ class Observed(NamedTuple):
     """Its own time, the mean."""
 
 
+def places_of(numbers: Any, count: int) -> Any:
+    """The places of numbers among so many factors: of 0, 1, 2 to 3, 4 to 7, ..., as of native/host_work.cpp."""
+    return np.minimum(np.ceil(np.log2(numbers + 1.0)).astype(int), count - 1)
+
+
 def groups(samples: Any) -> list[Observed]:
     """Group one function's samples.
 
     Args:
         samples: arrays `distance`, `frames`, `operators`, `step` and `units` of one length.
     """
-    # As `std::bit_width` in native/host_work.cpp.
-    cold = np.minimum(np.ceil(np.log2(samples["distance"] + 1.0)).astype(int), DISTANCES - 1)
+    cold = places_of(samples["distance"], DISTANCES)
     kinds, places = np.unique(
         np.stack([cold, *(samples[key] for key in ("frames", "operators", "step"))], axis=1),
         axis=0,
@@ -136,6 +140,12 @@ def fit_all(observed: Mapping[Any, Sequence[Observed]], passes: Any) -> tuple[Ca
             _rising(caches.sizes * of_sizes[0] / np.maximum(of_sizes[1], 1), of_sizes[1], _USUAL_SIZE),
         )
     return caches, {name: fit(found, caches, passes) for name, found in observed.items()}
+
+
+def explained_units(observed: Sequence[Observed], cost: Fitted, caches: Caches, passes: Any) -> Any:
+    """Units of all samples of each group by a cost."""
+    counts, _, rows = _columns(observed, caches, passes)
+    return counts * (rows @ cost)
 
 
 def _columns(observed: Sequence[Observed], caches: Caches, passes: Any) -> tuple[Any, Any, Any]:

@@ -32,7 +32,6 @@ def doctor(
 
     Prints a line for each check, with its fix. Exits with 1 if there is an error.
     """
-
     from zerokit.doctor.checks import Needs, run_checks
     from zerokit.launching.hostfile import read_hostfile
     from zerokit.reporting.terminal import show_lines

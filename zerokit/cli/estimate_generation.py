@@ -119,7 +119,6 @@ def _settled(zero: Any) -> dict[str, Any]:
 
 
 def _data(run: GenerationRun, judged: Sequence[Candidate], advice: str) -> dict[str, Any]:
-
     from zerokit.step_time.generation import traffic_per_pass
 
     modes = []

@@ -33,7 +33,6 @@ def explain_exit(what: list[str], output_format: choices.OutputFormat = "text") 
 
     Of the logs of several ranks, one answer is the first cause, and what followed from it.
     """
-
     from zerokit.documents import is_file
     from zerokit.exits.codes import parse_code
     from zerokit.exits.explain import explain_code

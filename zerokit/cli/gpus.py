@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 @described("gpus")
 def gpus(name: str | None = None, output_format: choices.OutputFormat = "text") -> None:
     """List the GPUs for --gpu: memory, speed, links, machines, prices, and which figures are measured."""
-
     from zerokit.hardware.costs.known import measured_on
     from zerokit.hardware.gpus import matching_gpus, sources
 

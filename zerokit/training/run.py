@@ -209,7 +209,6 @@ def _seed_everything(context: RunContext) -> None:
 def _make_trainer(
     context: RunContext, model: PreTrainedModel, callbacks: list[TrainerCallback], operations: int | None
 ) -> ZeroTrainer:
-
     from zerokit.training.trainer import ZeroTrainer
 
     context.args.remove_unused_columns = False  # a task makes the columns that its collator needs

@@ -18,7 +18,7 @@ from zerokit.tables import table_of
 PASS = ("torch/autograd/graph.py", "_engine_run_backward")
 """The function that runs a backward pass."""
 SMALLEST_PASS = 32_768
-"""Units; in smaller ones loops over elements without a call cannot be told from warm caches."""
+"""Units; in smaller passes, a loop over elements without a call looks like a warm cache."""
 Kind = Literal["deepspeed", "forward", "others"]
 """DeepSpeed's functions; forward passes of modules; all others."""
 

@@ -46,7 +46,7 @@ class ReuseDistances {
     for (const size_t user : users) add(last_[user] = ++now_, 1);
   }
 
-  std::vector<int32_t> last_;                                   // the time of each user's last use, or 0
+  std::vector<int32_t> last_;  // the time of each user's last use, or 0
   std::vector<int32_t> counts_ = std::vector<int32_t>(kTimes + 1, 0);  // of last uses by time: a Fenwick tree
   int32_t now_ = 0;
   int32_t distinct_ = 0;

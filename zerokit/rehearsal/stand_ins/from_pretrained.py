@@ -83,7 +83,6 @@ class _Checkpoint:
 
 def made_up_tensor(shape: tuple[int, ...], dtype: Any, device: str = "cpu") -> Any:
     """A tensor without values; on the host it takes no memory."""
-
     if device != "cpu":
         return torch.empty(shape, dtype=dtype, device=device)
     # Zeros cost no page, and a small weight is read for real.

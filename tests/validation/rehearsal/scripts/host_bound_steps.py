@@ -168,17 +168,15 @@ def play_a_rank() -> None:
 
 def profiled_share() -> Callable[[Step], float]:
     """What measures which share of a step is torch's operators, with their arguments and results."""
-    from tools.host_costs.__main__ import measured_overhead, own_ns
-    from tools.host_costs.profiler import OPERATOR, Profiler
+    from tools.host_costs.__main__ import measured_overhead, parts_of
+    from tools.host_costs.profiler import Profiler
 
     profiler = Profiler()
     overhead = measured_overhead(profiler)
 
     def share(step: Step) -> float:
-        samples = profiler.samples(step)
-        ns, code = own_ns(samples, overhead), samples["code"]
-        binding = overhead.binding * samples["operators"][code >= 0].sum()
-        return float((ns[code == OPERATOR].sum() + binding) / (ns.sum() + binding))
+        _, operators, whole = parts_of(profiler.samples(step), overhead)
+        return operators / whole
 
     return share
 
