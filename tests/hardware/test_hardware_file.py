@@ -58,7 +58,7 @@ def test_figures_of_a_file_stand_in_place_of_the_catalogue_s(tmp_path: Path) -> 
     assert costs.launch("aten::mm") == 8e-6
     assert costs.collective("all_gather", 2**30, 8) == pytest.approx(7 / 8 * 2**30 / 200e9, rel=0.02)
     assert costs.measured.keys() == {"matmul", "collective"}
-    assert figures()["launch"]["seconds"]["kernel"] == 1.45e-5
+    assert figures()["launch"]["seconds"]["kernel"] == 1.63e-5
 
 
 def test_a_card_of_a_file_is_not_measured_because_of_its_name(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_card_of_the_catalogue_goes_by_its_name(tmp_path: Path) -> None:
         ({"gpu": CARD, "figures": {"launch": 3}}, " (figures.launch): is not a section of figures"),
         (
             {"gpu": CARD, "figures": {"launch": {"seconds": {"kernel": "8us"}}}},
-            " (figures.launch.seconds.kernel): '8us' is no figure. Give a number above 0, such as 1.45e-05",
+            " (figures.launch.seconds.kernel): '8us' is no figure. Give a number above 0, such as 1.63e-05",
         ),
         (
             {"gpu": CARD, "figures": {"fabric": {"cards": {"X2": {"ring": 1}}}}},
@@ -106,7 +106,7 @@ def test_a_card_of_the_catalogue_goes_by_its_name(tmp_path: Path) -> None:
         ({"gpu": CARD | {"nominal_gb": 10**400}}, ":4:17: the number 10000000000"),
         (
             {"gpu": CARD, "figures": {"launch": {"seconds": {"kernel": 8}}}},
-            "(figures.launch.seconds.kernel): 8 is far from what is known: 1.45e-05. Give it in the unit",
+            "(figures.launch.seconds.kernel): 8 is far from what is known: 1.63e-05. Give it in the unit",
         ),
         (
             {"gpu": CARD, "figures": {"fabric": {"cards": {"X1": {"ring": 2e11}}}}},

@@ -210,9 +210,9 @@ def test_copies_go_by_the_link_and_share_what_is_shared() -> None:
 
 def test_a_launch_a_view_and_what_goes_along_rows() -> None:
     costs = on("A100-80")
-    assert costs.launch("aten::mm") == costs.launch("aten.add_.Tensor") == 1.45e-5 < costs.collective_launch()
+    assert costs.launch("aten::mm") == costs.launch("aten.add_.Tensor") == 1.63e-5 < costs.collective_launch()
     assert costs.launch("aten::view") == costs.launch("aten.transpose.int") < 3e-6
-    assert costs.launch_spread.low * 1.45e-5 == pytest.approx(7e-6, rel=0.01)
+    assert costs.launch_spread.low * 1.63e-5 == pytest.approx(7e-6, rel=0.01)
     plain, softmax, norm = (
         costs.memory_bound(GIB, name) for name in ("", "aten::_softmax", "aten::native_layer_norm")
     )

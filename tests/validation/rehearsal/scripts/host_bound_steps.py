@@ -93,22 +93,6 @@ def made(plan: dict[str, Any], device: torch.device | str) -> tuple[nn.Module, C
     return model, lambda called: called(input_ids=ids, labels=ids).loss
 
 
-def bare_step(plan: dict[str, Any]) -> Step:
-    """Without DeepSpeed."""
-    device = "cpu" if IS_REAL else "cuda"
-    model, loss = made(plan, device)
-    model.to(device, torch.bfloat16)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
-
-    def step() -> None:
-        for _ in range(plan["accumulation"]):
-            loss(model).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step
-
-
 def engine_step(plan: dict[str, Any]) -> tuple[Step, Any]:
     """By DeepSpeed's engine."""
     bucket = plan["bucket"]
@@ -140,20 +124,11 @@ def engine_step(plan: dict[str, Any]) -> tuple[Step, Any]:
     return step, engine
 
 
-def collective_seconds() -> float:
-    """CPU seconds of a collective's launch."""
-    from zerokit.calibration.seconds import seconds_of
-
-    part, whole = torch.ones(WIDTH), torch.ones(4 * WIDTH)
-    calls = [lambda: dist.all_gather_into_tensor(whole, part), lambda: dist.reduce_scatter_tensor(part, whole)]
-    return sum(seconds_of(call, time.thread_time) for call in calls) / len(calls)
-
-
 def machine() -> dict[str, float]:
     """Seconds of what `zerokit calibrate` measures of the host, now."""
     from zerokit.calibration.host import autograd_seconds, python_seconds
 
-    return {"python_call": python_seconds(), "collective": collective_seconds()} | autograd_seconds()._asdict()
+    return {"python_call": python_seconds()} | autograd_seconds()._asdict()
 
 
 def play_a_rank() -> None:
@@ -191,7 +166,7 @@ def main() -> None:
     operators_share = profiled_share() if IS_REAL else None
     clock = time.thread_time if IS_REAL else time.perf_counter
     for place, plan in enumerate(plans):
-        step, engine = (bare_step(plan), None) if plan["stage"] is None else engine_step(plan)
+        step, engine = engine_step(plan)
         seconds = []
         found = [machine()] if IS_REAL else []
         for _ in range(WARM):
@@ -206,8 +181,7 @@ def main() -> None:
         found += [machine()] if IS_REAL else []
         row = {"place": place, "seconds": seconds, "machine": found, "operators": shares}
         print("plan", json.dumps(row), flush=True)
-        if engine is not None:
-            engine.destroy()
+        engine.destroy()
 
 
 if __name__ == "__main__":
