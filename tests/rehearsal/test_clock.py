@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import re
 import sys
 from collections import Counter
@@ -39,6 +40,14 @@ def test_streams_and_events_take_the_time_of_an_independent_simulation() -> None
     assert tried >= 300
     assert waits >= 30
     assert slowed >= 30
+
+
+def test_blocked_launches_take_the_time_of_an_independent_simulation() -> None:
+    command = [sys.executable, "-m", "tests.validation.rehearsal.clock_programs", "200", "3"]
+    environment = os.environ | {"CUDA_LAUNCH_BLOCKING": "1"}
+    tried, _, slowed = map(int, processes.checked(command, cwd=REPOSITORY, env=environment).splitlines()[-1].split())
+    assert tried >= 150
+    assert not slowed  # nothing runs beside another
 
 
 def test_a_collective_takes_its_host_longer_than_a_kernel() -> None:

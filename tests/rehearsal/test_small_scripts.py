@@ -14,6 +14,7 @@ from tests.rehearsal import forked_worker
 from tests.rehearsal.commands import SCRIPTS, Rehearsed, rehearse
 from tests.tiny import REPOSITORY
 from zerokit.errors import ZerokitError
+from zerokit.hardware.costs.figures import figures
 from zerokit.rehearsal.parent import processes as parent_processes
 
 pytestmark = pytest.mark.rehearsal
@@ -214,3 +215,15 @@ def test_the_step_worked_out_by_hand_is_the_rehearsed_one(tmp_path: Path) -> Non
     assert 1e3 * time["breakdown"]["launch"] == pytest.approx(start, abs=0.0006)
     assert 1e3 * time["step_seconds"] == pytest.approx(whole, abs=0.0006)
     assert sum(parts) == pytest.approx(whole, abs=0.0011)
+
+
+def test_a_script_whose_host_waits_for_each_kernel_is_warned(tmp_path: Path) -> None:
+    script = tmp_path / "blocks.py"
+    blocks = 'import os\nos.environ["CUDA_LAUNCH_BLOCKING"] = "1"\n'
+    script.write_text(blocks + (SCRIPTS / "by_hand.py").read_text(encoding="utf-8"), encoding="utf-8")
+    options = ("--time", "--gpu", "H100-SXM", "--num-gpus", 8, "--no-advise", "--format", "json")
+    report = rehearse(*options, script, cwd=tmp_path, forked=True).report
+    assert sum(line.startswith("CUDA_LAUNCH_BLOCKING is set") for line in report["warnings"]) == 1
+    # Launches of four kernels, one of them a collective: none is hidden behind the one before.
+    launch = figures()["launch"]["seconds"]
+    assert report["time"]["breakdown"]["launch"] > 3 * launch["kernel"] + launch["collective"]

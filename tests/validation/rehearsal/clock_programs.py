@@ -1,7 +1,8 @@
 """Random programs of streams, kernels, events and waits, on the virtual device and on another simulation.
 
 `python -m tests.validation.rehearsal.clock_programs NUMBER SLOWER` tries so many, with kernels that take
-SLOWER times as long beside collectives, and prints how many agreed; a program that does not is shown. The
+SLOWER times as long beside collectives, and prints how many agreed; a program that does not is shown. With
+CUDA_LAUNCH_BLOCKING=1 the host waits for each kernel. The
 simulation goes tick by tick and shares nothing with native/clock.cpp but what the two are about.
 """
 
@@ -139,8 +140,9 @@ class Item:
 
 
 class InTicks:
-    def __init__(self, slower: int) -> None:
+    def __init__(self, slower: int, launches_block: bool) -> None:
         self.slower = slower
+        self.launches_block = launches_block
         self.host = self.device = 0
         self.queues: list[deque[Item]] = [deque() for _ in range(STREAMS)]
         self.happened: list[int | None] = []
@@ -151,6 +153,8 @@ class InTicks:
         for kind, *what in program:
             if kind in ("kernel", "collective"):
                 self.queues[what[0]].append(Item(kind, self.host, what[1] * self.slower))
+                if self.launches_block:
+                    self.synchronize(self.record(what[0]))
             elif kind == "record":
                 self.latest[what[1]] = self.record(what[0])
             elif kind == "wait_event":
@@ -243,6 +247,7 @@ def main() -> None:
     from zerokit.rehearsal import virtual_cluster
 
     number, slower = int(sys.argv[1]), int(sys.argv[2])
+    launches_block = os.environ.get("CUDA_LAUNCH_BLOCKING") == "1"
     tried = waits = slowed = 0
 
     costs = FixedCosts(beside_collective=float(slower))
@@ -253,7 +258,7 @@ def main() -> None:
         @given(programs())
         def agree(program: Program) -> None:
             nonlocal tried, waits, slowed
-            expected = InTicks(slower).run(program)
+            expected = InTicks(slower, launches_block).run(program)
             assert OnDevice(rank.backend).run(program) == expected
             tried += 1
             waits += any(kind.startswith("wait") for kind, *_ in program)

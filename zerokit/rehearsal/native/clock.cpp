@@ -1,6 +1,7 @@
 #include "clock.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace zerokit {
 namespace {
@@ -55,6 +56,26 @@ void Clock::submit(int stream, const Work& work) {
   if (work.duration > 0) reads_ = 0;
   note(Act::Kind::submit, stream, -1, work);
   streams_.submit(stream, host_, work);
+  const bool is_launch = work.kind == WorkKind::kernel || work.kind == WorkKind::collective;
+  if (!is_launch || !read_whether_launches_block()) return;
+  Work waiting = work;
+  waiting.kind = WorkKind::waiting;
+  waiting.duration = 0;
+  waiting.meeting = -1;
+  wait_for(record_on(stream), waiting);
+}
+
+bool Clock::launches_block() {
+  const Turn turn(*this);
+  return read_whether_launches_block();
+}
+
+bool Clock::read_whether_launches_block() {
+  if (!launches_block_) {
+    const char* value = std::getenv("CUDA_LAUNCH_BLOCKING");
+    launches_block_ = value != nullptr && std::atoi(value) != 0;
+  }
+  return *launches_block_;
 }
 
 int64_t Clock::record(int stream) {

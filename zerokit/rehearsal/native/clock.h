@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "streams.h"
@@ -43,6 +44,8 @@ class Clock {
 
   // ---- the device
   void submit(int stream, const Work& work);
+  // Whether the host waits for each kernel. The driver reads CUDA_LAUNCH_BLOCKING once, when it is first used.
+  bool launches_block();
   // As of `Streams`.
   int64_t record(int stream);
   void wait(int stream, int64_t event);
@@ -77,6 +80,7 @@ class Clock {
   };
 
   void note(Act::Kind kind, int stream, int64_t event, const Work& work = {});
+  bool read_whether_launches_block();
   int64_t record_on(int stream);
   void wait_for(int64_t event, const Work& waiting);
 
@@ -85,6 +89,7 @@ class Clock {
   std::atomic<int64_t> owed_ = 0;
   int64_t reads_ = 0;  // in a row
   Streams streams_;
+  std::optional<bool> launches_block_;
   bool keeps_acts_ = false;
   int64_t noted_ = 0;  // where the host was after the last act
   std::vector<Act> acts_;

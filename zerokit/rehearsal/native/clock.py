@@ -155,6 +155,11 @@ class Clock:
         count = ctypes.PYFUNCTYPE(ctypes.c_int, *types)(("zk_clock_count_host_work", self.library))
         return bool(count(self._code_cost, *numbers, *factors, costs.smallest))
 
+    @property
+    def launches_block(self) -> bool:
+        """Whether the host waits for each kernel, as CUDA_LAUNCH_BLOCKING has it."""
+        return bool(self.library.zk_clock_launches_block())
+
     # ---- the host
     @property
     def now(self) -> int:

@@ -289,6 +289,7 @@ void zk_clock_driver_costs(int64_t reserve, int64_t reserve_gib, int64_t give_ba
   driver_costs = {reserve, reserve_gib, give_back};
 }
 void zk_clock_set_timing(int on) { set_timing(on != 0); }
+int zk_clock_launches_block() { return clock_of_rank->launches_block() ? 1 : 0; }
 int64_t zk_clock_now() { return clock_of_rank->now(); }
 int64_t zk_clock_read() { return clock_of_rank->read(); }
 void zk_clock_advance(int64_t duration) { clock_of_rank->advance(duration); }
