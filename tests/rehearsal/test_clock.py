@@ -36,7 +36,10 @@ from zerokit.tables import table_of
 
 def test_streams_and_events_take_the_time_of_an_independent_simulation() -> None:
     command = [sys.executable, "-m", "tests.validation.rehearsal.clock_programs", "400", "3"]
-    tried, waits, slowed = map(int, processes.checked(command, cwd=REPOSITORY).splitlines()[-1].split())
+    environment = os.environ | {"CUDA_LAUNCH_BLOCKING": "0"}
+    tried, waits, slowed = map(
+        int, processes.checked(command, cwd=REPOSITORY, env=environment).splitlines()[-1].split()
+    )
     assert tried >= 300
     assert waits >= 30
     assert slowed >= 30
@@ -45,9 +48,9 @@ def test_streams_and_events_take_the_time_of_an_independent_simulation() -> None
 def test_blocked_launches_take_the_time_of_an_independent_simulation() -> None:
     command = [sys.executable, "-m", "tests.validation.rehearsal.clock_programs", "200", "3"]
     environment = os.environ | {"CUDA_LAUNCH_BLOCKING": "1"}
-    tried, _, slowed = map(int, processes.checked(command, cwd=REPOSITORY, env=environment).splitlines()[-1].split())
+    tried, waits, _ = map(int, processes.checked(command, cwd=REPOSITORY, env=environment).splitlines()[-1].split())
     assert tried >= 150
-    assert not slowed  # nothing runs beside another
+    assert waits >= 15
 
 
 def test_a_collective_takes_its_host_longer_than_a_kernel() -> None:

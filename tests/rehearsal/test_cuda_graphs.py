@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,9 @@ from tests.rehearsal.commands import SCRIPTS, Rehearsed, rehearse
 pytestmark = pytest.mark.rehearsal
 
 
-def _run(what: str, *words: object, cwd: Path) -> Rehearsed:
+def _run(what: str, *words: object, cwd: Path, **variables: str) -> Rehearsed:
     given = ("--format", "json", "--num-gpus", 1, "--gpu", "H100", *words, SCRIPTS / "cuda_graphs.py", what)
-    return rehearse(*given, cwd=cwd, forked=True)
+    return rehearse(*given, cwd=cwd, forked=True, variables=variables)
 
 
 def test_a_graph_keeps_its_pool_until_it_is_gone(tmp_path: Path) -> None:
@@ -50,3 +51,15 @@ def test_a_replay_with_an_optimizer_in_it_is_a_step(tmp_path: Path) -> None:
 def test_graphed_callables_are_trained(tmp_path: Path) -> None:
     done = _run("callables", cwd=tmp_path)
     assert done.report["steps"] == 2
+
+
+def test_streams_of_a_graph_run_beside_each_other_where_launches_block(tmp_path: Path) -> None:
+    milliseconds = [
+        float(
+            re.findall(r"^replay of .* ([\d.]+)$", _run("streams", "--time", cwd=tmp_path, **given).err, re.MULTILINE)[
+                0
+            ]
+        )
+        for given in ({}, {"CUDA_LAUNCH_BLOCKING": "1"})
+    ]
+    assert milliseconds[1] == pytest.approx(milliseconds[0], rel=0.01)

@@ -217,13 +217,14 @@ def test_the_step_worked_out_by_hand_is_the_rehearsed_one(tmp_path: Path) -> Non
     assert sum(parts) == pytest.approx(whole, abs=0.0011)
 
 
-def test_a_script_whose_host_waits_for_each_kernel_is_warned(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("first", "blocks"), [("pass", True), ("torch.empty(1, device='cuda')", False)])
+def test_a_host_waits_for_each_kernel_if_it_is_told_so_in_time(first: str, blocks: bool, tmp_path: Path) -> None:
     script = tmp_path / "blocks.py"
-    blocks = 'import os\nos.environ["CUDA_LAUNCH_BLOCKING"] = "1"\n'
-    script.write_text(blocks + (SCRIPTS / "by_hand.py").read_text(encoding="utf-8"), encoding="utf-8")
+    sets = f'import os, torch\n{first}\nos.environ["CUDA_LAUNCH_BLOCKING"] = "1"\n'
+    script.write_text(sets + (SCRIPTS / "by_hand.py").read_text(encoding="utf-8"), encoding="utf-8")
     options = ("--time", "--gpu", "H100-SXM", "--num-gpus", 8, "--no-advise", "--format", "json")
     report = rehearse(*options, script, cwd=tmp_path, forked=True).report
-    assert sum(line.startswith("CUDA_LAUNCH_BLOCKING is set") for line in report["warnings"]) == 1
+    assert sum(line.startswith("CUDA_LAUNCH_BLOCKING is set") for line in report["warnings"]) == blocks
     # Launches of four kernels, one of them a collective: none is hidden behind the one before.
     launch = figures()["launch"]["seconds"]
-    assert report["time"]["breakdown"]["launch"] > 3 * launch["kernel"] + launch["collective"]
+    assert (report["time"]["breakdown"]["launch"] > 3 * launch["kernel"] + launch["collective"]) == blocks

@@ -1,4 +1,4 @@
-"""Captures CUDA graphs; `memory` prints what torch says of them in MiB, `train` makes steps by replays."""
+"""Captures CUDA graphs: `memory` prints what torch says of them, `train` makes steps of them, `streams` times one."""
 
 from __future__ import annotations
 
@@ -93,5 +93,22 @@ def callables() -> None:
         optimizer.zero_grad(set_to_none=True)
 
 
+def streams() -> None:
+    inputs = torch.zeros(8192, 8192, device="cuda")
+    side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        side.wait_stream(torch.cuda.current_stream())
+        here = inputs @ inputs
+        with torch.cuda.stream(side):
+            there = inputs @ inputs
+        torch.cuda.current_stream().wait_stream(side)
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    graph.replay()
+    end.record()
+    torch.cuda.synchronize()
+    print("replay of", here.shape, there.shape, begin.elapsed_time(end))
+
+
 if __name__ == "__main__":
-    {"memory": memory, "train": train, "callables": callables}[sys.argv[1]]()
+    {"memory": memory, "train": train, "callables": callables, "streams": streams}[sys.argv[1]]()

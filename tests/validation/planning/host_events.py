@@ -28,7 +28,7 @@ from zerokit.step_time import layers
 KERNELS = Path(layers.__file__).with_name("kernels.json")
 RECORD = Path(__file__).parents[1] / "results" / "host_events.json"
 LAYERS = 16
-"""So that passes are not among the small ones, whose Python costs less (`python_calls.sizes`)."""
+"""Of each model. With fewer, passes are small and their Python costs less, which formulas leave out."""
 FIXED = ("hook_0", "ulysses_forward", "ulysses_backward")
 """`kernel_table` needs the first; the others occur with sequence parallelism alone."""
 _LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]

@@ -140,9 +140,9 @@ class Item:
 
 
 class InTicks:
-    def __init__(self, slower: int, launches_block: bool) -> None:
+    def __init__(self, slower: int, is_blocking: bool) -> None:
         self.slower = slower
-        self.launches_block = launches_block
+        self.is_blocking = is_blocking
         self.host = self.device = 0
         self.queues: list[deque[Item]] = [deque() for _ in range(STREAMS)]
         self.happened: list[int | None] = []
@@ -153,7 +153,7 @@ class InTicks:
         for kind, *what in program:
             if kind in ("kernel", "collective"):
                 self.queues[what[0]].append(Item(kind, self.host, what[1] * self.slower))
-                if self.launches_block:
+                if self.is_blocking and kind == "kernel":
                     self.synchronize(self.record(what[0]))
             elif kind == "record":
                 self.latest[what[1]] = self.record(what[0])
@@ -247,7 +247,7 @@ def main() -> None:
     from zerokit.rehearsal import virtual_cluster
 
     number, slower = int(sys.argv[1]), int(sys.argv[2])
-    launches_block = os.environ.get("CUDA_LAUNCH_BLOCKING") == "1"
+    is_blocking = os.environ.get("CUDA_LAUNCH_BLOCKING") == "1"
     tried = waits = slowed = 0
 
     costs = FixedCosts(beside_collective=float(slower))
@@ -258,7 +258,7 @@ def main() -> None:
         @given(programs())
         def agree(program: Program) -> None:
             nonlocal tried, waits, slowed
-            expected = InTicks(slower, launches_block).run(program)
+            expected = InTicks(slower, is_blocking).run(program)
             assert OnDevice(rank.backend).run(program) == expected
             tried += 1
             waits += any(kind.startswith("wait") for kind, *_ in program)

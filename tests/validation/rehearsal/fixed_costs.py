@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 
@@ -39,6 +40,7 @@ class FixedCosts:
     node: float = 0.0
     waits: bool = False
     asked: list[tuple[Any, ...]] = field(default_factory=list)
+    gpu: Any = field(default_factory=lambda: SimpleNamespace(platform="cuda"))
 
     def matmul(self, *arguments: Any) -> float:
         self.asked.append(("matmul", *arguments))

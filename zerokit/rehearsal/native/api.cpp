@@ -169,6 +169,7 @@ const char* zk_notes() {
 int zk_use_device(int index) {
   if (index < 0 || index >= visible_devices()) return 0;
   check_device(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(index)));
+  if (Clock* clock = the_clock()) clock->use_driver();
   return 1;
 }
 int64_t zk_random_elements_skipped() { return random_elements_skipped(); }

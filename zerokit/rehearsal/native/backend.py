@@ -141,9 +141,9 @@ class Backend:
             allocator.roundup_power2_divisions,
         )
 
-    def start_clock(self, beside_collective: float) -> Clock:
+    def start_clock(self, beside_collective: float, can_block: bool) -> Clock:
         """Rehearse time, too; before :meth:`configure`. See :class:`Clock`."""
-        self.clock = Clock(self._library, beside_collective)
+        self.clock = Clock(self._library, beside_collective, can_block)
         return self.clock
 
     def take_over(self) -> None:

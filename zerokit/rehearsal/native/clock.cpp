@@ -56,8 +56,8 @@ void Clock::submit(int stream, const Work& work) {
   if (work.duration > 0) reads_ = 0;
   note(Act::Kind::submit, stream, -1, work);
   streams_.submit(stream, host_, work);
-  const bool is_launch = work.kind == WorkKind::kernel || work.kind == WorkKind::collective;
-  if (!is_launch || !read_whether_launches_block()) return;
+  read_blocking();
+  if (!is_blocking_ || is_capturing_ || work.kind != WorkKind::kernel) return;
   Work waiting = work;
   waiting.kind = WorkKind::waiting;
   waiting.duration = 0;
@@ -65,17 +65,26 @@ void Clock::submit(int stream, const Work& work) {
   wait_for(record_on(stream), waiting);
 }
 
-bool Clock::launches_block() {
+void Clock::use_driver() {
   const Turn turn(*this);
-  return read_whether_launches_block();
+  read_blocking();
 }
 
-bool Clock::read_whether_launches_block() {
-  if (!launches_block_) {
-    const char* value = std::getenv("CUDA_LAUNCH_BLOCKING");
-    launches_block_ = value != nullptr && std::atoi(value) != 0;
-  }
-  return *launches_block_;
+void Clock::read_blocking() {
+  if (!reads_blocking_) return;
+  reads_blocking_ = false;
+  const char* value = std::getenv("CUDA_LAUNCH_BLOCKING");
+  is_blocking_ = value != nullptr && std::atoi(value) != 0;
+}
+
+bool Clock::is_blocking() {
+  const Turn turn(*this);
+  return is_blocking_ && !is_capturing_;
+}
+
+void Clock::set_capturing(bool is_capturing) {
+  const Turn turn(*this);
+  is_capturing_ = is_capturing;
 }
 
 int64_t Clock::record(int stream) {

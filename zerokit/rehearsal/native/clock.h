@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
-#include <optional>
 #include <vector>
 
 #include "streams.h"
@@ -27,7 +26,9 @@ static_assert(sizeof(Act) == 48, "clock.py reads this size");
 class Clock {
  public:
   // `beside_collective`: how many thousandths of its own time a kernel takes while a collective runs on another stream.
-  explicit Clock(int64_t beside_collective = 1000) : streams_(beside_collective) {}
+  // `can_block`: whether the driver follows CUDA_LAUNCH_BLOCKING.
+  explicit Clock(int64_t beside_collective = 1000, bool can_block = false)
+      : streams_(beside_collective), reads_blocking_(can_block) {}
   Clock(const Clock&) = delete;
   Clock& operator=(const Clock&) = delete;
 
@@ -44,8 +45,12 @@ class Clock {
 
   // ---- the device
   void submit(int stream, const Work& work);
-  // Whether the host waits for each kernel. The driver reads CUDA_LAUNCH_BLOCKING once, when it is first used.
-  bool launches_block();
+  // The driver is used: the first time, it reads CUDA_LAUNCH_BLOCKING.
+  void use_driver();
+  // Whether whoever launches a kernel, in any thread, waits for its end. The host of a rank is one.
+  bool is_blocking();
+  // While a CUDA graph is captured, kernels are not launched.
+  void set_capturing(bool is_capturing);
   // As of `Streams`.
   int64_t record(int stream);
   void wait(int stream, int64_t event);
@@ -80,7 +85,7 @@ class Clock {
   };
 
   void note(Act::Kind kind, int stream, int64_t event, const Work& work = {});
-  bool read_whether_launches_block();
+  void read_blocking();
   int64_t record_on(int stream);
   void wait_for(int64_t event, const Work& waiting);
 
@@ -89,7 +94,9 @@ class Clock {
   std::atomic<int64_t> owed_ = 0;
   int64_t reads_ = 0;  // in a row
   Streams streams_;
-  std::optional<bool> launches_block_;
+  bool reads_blocking_;
+  bool is_blocking_ = false;
+  bool is_capturing_ = false;
   bool keeps_acts_ = false;
   int64_t noted_ = 0;  // where the host was after the last act
   std::vector<Act> acts_;

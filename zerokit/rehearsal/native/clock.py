@@ -101,16 +101,17 @@ class Clock:
 
     Args:
         beside_collective: factor by which kernels take longer while a collective runs on another stream.
+        can_block: whether the driver follows CUDA_LAUNCH_BLOCKING.
     """
 
-    def __init__(self, library: ctypes.CDLL, beside_collective: float) -> None:
+    def __init__(self, library: ctypes.CDLL, beside_collective: float, can_block: bool) -> None:
         self.library = library
         self.beside_collective = round(1000 * beside_collective)
         """In thousandths."""
         self._asker: Any = None  # ctypes does not keep callbacks alive
         self._code_cost: Any = None
         declare(library, "zk_clock_")
-        library.zk_clock_start(self.beside_collective)
+        library.zk_clock_start(self.beside_collective, can_block)
 
     def set_operator_costs(self, cost: Callable[[Sequence[int]], Cost]) -> None:
         """Time operators of device and host: `cost` is called once for each key (`native/timing.cpp`)."""
@@ -156,9 +157,9 @@ class Clock:
         return bool(count(self._code_cost, *numbers, *factors, costs.smallest))
 
     @property
-    def launches_block(self) -> bool:
-        """Whether the host waits for each kernel, as CUDA_LAUNCH_BLOCKING has it."""
-        return bool(self.library.zk_clock_launches_block())
+    def is_blocking(self) -> bool:
+        """Whether CUDA_LAUNCH_BLOCKING has the host wait for each kernel."""
+        return bool(self.library.zk_clock_is_blocking())
 
     # ---- the host
     @property

@@ -35,6 +35,7 @@ class ClockOfAllocator final : public DeviceClock {
     if (counts_) clock_of_rank->synchronize(event, waiting_now());
   }
   void reserve(int64_t bytes) override {
+    clock_of_rank->use_driver();
     constexpr double kGib = 1 << 30;
     const auto by_size = static_cast<int64_t>(static_cast<double>(driver_costs.reserve_gib_ns) * bytes / kGib);
     if (counts_) work_on_host("cudaMalloc", driver_costs.reserve_ns + by_size);
@@ -279,7 +280,9 @@ using namespace zerokit;
 extern "C" {
 
 // Before the first allocation, and before the device is taken over.
-void zk_clock_start(int64_t beside_collective) { clock_of_rank = std::make_unique<Clock>(beside_collective); }
+void zk_clock_start(int64_t beside_collective, int can_block) {
+  clock_of_rank = std::make_unique<Clock>(beside_collective, can_block != 0);
+}
 void zk_clock_ask(Asker asker) { ask_cost = asker; }
 void zk_clock_ask_again() {
   std::lock_guard<std::mutex> guard(known().mutex);
@@ -289,7 +292,8 @@ void zk_clock_driver_costs(int64_t reserve, int64_t reserve_gib, int64_t give_ba
   driver_costs = {reserve, reserve_gib, give_back};
 }
 void zk_clock_set_timing(int on) { set_timing(on != 0); }
-int zk_clock_launches_block() { return clock_of_rank->launches_block() ? 1 : 0; }
+int zk_clock_is_blocking() { return clock_of_rank->is_blocking() ? 1 : 0; }
+void zk_clock_set_capturing(int is_capturing) { clock_of_rank->set_capturing(is_capturing != 0); }
 int64_t zk_clock_now() { return clock_of_rank->now(); }
 int64_t zk_clock_read() { return clock_of_rank->read(); }
 void zk_clock_advance(int64_t duration) { clock_of_rank->advance(duration); }

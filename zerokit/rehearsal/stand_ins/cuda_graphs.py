@@ -40,6 +40,11 @@ class Graphs:
         self.handles = itertools.count(1)
         """Numbers of pools, whether a script or a graph makes them."""
 
+    def capture(self, graph: CUDAGraph | None) -> None:
+        self.capturing = graph
+        if self.time is not None:
+            self.time.clock.library.zk_clock_set_capturing(graph is not None)
+
 
 def _graphs() -> Graphs:
     return rank_context().state(Graphs)
@@ -92,7 +97,7 @@ class CUDAGraph:
         spans = 0 if graphs.time is None else graphs.time.clock.span_count()
         self._before = len(graphs.traffic.calls), library.flops, spans
         graphs.steps.begin_capture()
-        graphs.capturing = self
+        graphs.capture(self)
 
     def capture_end(self) -> None:
         """End the capture; raises RuntimeError if there is none."""
@@ -100,7 +105,7 @@ class CUDAGraph:
         if graphs.capturing is not self:
             raise RuntimeError("CUDA error: invalid argument: no capture is underway")
         library, (calls, flops, spans) = backend(), self._before
-        graphs.capturing = None
+        graphs.capture(None)
         library.end_pool()
         self._is_captured = True
         self._steps = graphs.steps.end_capture()

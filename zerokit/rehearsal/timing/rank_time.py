@@ -123,7 +123,7 @@ class RankTime(Watcher):
         self.meetings = Meetings()
         self.step_end_events: list[list[int]] = []
         """As of :class:`RankTimes`."""
-        self.clock: Clock = backend.start_clock(costs.beside_collective)
+        self.clock: Clock = backend.start_clock(costs.beside_collective, costs.gpu.platform == "cuda")
         if beside_others:
             self.clock.keep_acts()
         self.clock.set_operator_costs(self._cost)

@@ -88,6 +88,9 @@ class TimedProcessGroup(VirtualProcessGroup):
             # Options of older torch lack it: then all run on the communicator's stream.
             is_async = bool(getattr(options, "asyncOp", True))
             event = self._time.collective(name, size, self._ranks, communicator, self._meeting(), is_async=is_async)
+            # `send` and `recv` may be of one batch, whose calls are one launch.
+            if self._time.clock.is_blocking:
+                self._time.clock.synchronize_stream(communicator if is_async else backend().current_stream)
         return work if event is None else _Submitted(self._time, event, communicator, work)
 
     def _meeting(self) -> tuple[str, ...]:

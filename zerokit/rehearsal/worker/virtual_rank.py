@@ -229,8 +229,9 @@ def _warnings(rank: VirtualRank) -> list[str]:
     warnings += [f"{line}: the rehearsal went on without it" for line in patches.missing()]
     if rank.time is not None:
         warnings += [f"{name} took no time: {why}" for name, why in rank.time.without_cost.items()]
-        if rank.time.clock.launches_block:
-            warnings.append("CUDA_LAUNCH_BLOCKING is set: the host waits for each kernel; unset it to train faster")
+        if rank.time.clock.is_blocking:
+            who = "by the environment, the script or the Trainer's full_determinism"
+            warnings.append(f"CUDA_LAUNCH_BLOCKING is set ({who}): the host waits for each kernel, which is slower")
     if rank.evaluation.problem is not None:
         warnings.append(f"the evaluation was rehearsed as far as it failed: {rank.evaluation.problem}")
     warnings += rank.evaluation.not_rehearsed

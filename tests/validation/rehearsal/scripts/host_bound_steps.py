@@ -128,7 +128,8 @@ def machine() -> dict[str, float]:
     """Seconds of what `zerokit calibrate` measures of the host, now."""
     from zerokit.calibration.host import autograd_seconds, python_seconds
 
-    return {"python_call": python_seconds()} | autograd_seconds()._asdict()
+    nodes = autograd_seconds()
+    return {"python_call": python_seconds(), "node_made": nodes.node_made, "node_run": nodes.node_run}
 
 
 def play_a_rank() -> None:
