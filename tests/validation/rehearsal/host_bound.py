@@ -95,8 +95,11 @@ def measured(model: str, earlier: Sequence[dict[str, Any]], num_rounds: int) -> 
     with tempfile.TemporaryDirectory() as folder:
         file = written(Path(folder), plans_of(model))
         rounds = [measured_once(file) for _ in range(num_rounds)]
-    every = [*([earlier] if earlier else []), *rounds]
-    return [fastest(rows) | {"plan": plan.name} for plan, *rows in zip(plans_of(model), *every, strict=True)]
+    known = {row["plan"]: [row] for row in earlier}
+    return [
+        fastest([*known.get(plan.name, []), *rows]) | {"plan": plan.name}
+        for plan, *rows in zip(plans_of(model), *rounds, strict=True)
+    ]
 
 
 def fastest(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

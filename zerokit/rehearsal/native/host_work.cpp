@@ -71,7 +71,6 @@ int64_t factor_of(const std::vector<int64_t>& factors, int64_t number) {
 }
 
 int64_t of_coldness(int64_t duration, size_t number) {
-  if (coldness.size() == 1) return duration * coldness[0] / 1000;  // at each distance the same
   return duration * factor_of(coldness, distances.use(number)) / 1000;
 }
 
