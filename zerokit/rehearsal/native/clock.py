@@ -67,11 +67,21 @@ class CallCost(NamedTuple):
     """Whether it runs a backward pass."""
 
 
+class Uncounted(enum.IntEnum):
+    """A function that takes no time (`native/host_work.cpp`)."""
+
+    OWN = -1
+    """Of zerokit: it is no part of the script, nor is a function that it calls."""
+    IMPORT = -2
+    """A module of a library, whose import takes no time with all that it calls: some libraries go through sets
+    of classes then, in the order of addresses."""
+
+
 class HostCosts(NamedTuple):
     """What Python and autograd cost the host."""
 
-    of_code: Callable[[CodeType], CallCost | None]
-    """Of a function, asked for once; None: it is no part of the script, nor is what it calls."""
+    of_code: Callable[[CodeType], CallCost | Uncounted]
+    """Of a function, asked for once."""
     coldness: Sequence[float]
     """Factors of a call, as of :func:`zerokit.hardware.costs.python_calls.coldness`."""
     sizes: Sequence[float]
@@ -92,7 +102,6 @@ class _Cost(ctypes.Structure):
 
 _ASKER = ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_int64), ctypes.c_int64, ctypes.POINTER(_Cost))
 _CODE_COST = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.py_object, ctypes.POINTER(ctypes.c_int64))
-_OF_NO_TIME = -1
 _NUMBER = ctypes.c_int64
 
 
@@ -139,8 +148,8 @@ class Clock:
 
         def ask(code: CodeType, more: Any) -> int:
             found = costs.of_code(code)
-            if found is None:
-                return _OF_NO_TIME
+            if isinstance(found, Uncounted):
+                return found
             more[0], more[1], more[2] = found.frame, found.operator, found.is_pass
             return found.call
 

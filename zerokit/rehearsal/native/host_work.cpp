@@ -21,17 +21,20 @@
 namespace zerokit {
 namespace {
 
-// Nanoseconds of a call of a function by its code object; below 0 for one of zerokit itself. `more` gets those of each
-// frame and of each operator that it calls, and whether it runs a backward pass.
+// Nanoseconds of a call of a function by its code object, below 0 for one that is not counted: kImport for a module of a
+// library, else of zerokit itself. `more` gets those of each frame and of each operator that it calls, and whether it runs
+// a backward pass.
 using CodeCost = int64_t (*)(void* code, int64_t more[3]);
+constexpr int64_t kImport = -2;
 
 struct FunctionCost {
   int64_t call_ns;
   int64_t frame_ns;
   int64_t operator_ns;
-  bool is_own;    // of zerokit
-  bool is_pass;   // runs a backward pass
-  size_t number;  // for `distances`
+  bool is_counted;  // else what it calls itself is not counted either, which no real run does
+  bool is_import;   // nothing beneath it is counted
+  bool is_pass;     // runs a backward pass
+  size_t number;    // for `distances`
 };
 
 PythonFrames python;
@@ -50,7 +53,7 @@ std::atomic<size_t> numbers = 1;  // 0: all nodes
 std::thread::id script_thread;
 
 thread_local bool is_pricing = false;
-// Of the function that runs. What zerokit itself calls in its own course no real run does.
+// Of the function that runs.
 thread_local const FunctionCost* running = nullptr;
 // The same of the script's thread, which calls what autograd's threads call.
 std::atomic<const FunctionCost*> running_of_script{nullptr};
@@ -92,7 +95,7 @@ const FunctionCost* remembered(void* code) {
     int64_t more[3] = {0, 0, 0};
     const int64_t call = cost_of_code(code, more);
     is_pricing = false;
-    extra = new FunctionCost{std::max<int64_t>(call, 0), more[0], more[1], call < 0, more[2] != 0, numbers++};
+    extra = new FunctionCost{std::max<int64_t>(call, 0), more[0], more[1], call >= 0, call == kImport, more[2] != 0, numbers++};
     python.set_extra(code, python.index, extra);
   }
   return static_cast<const FunctionCost*>(extra);
@@ -118,7 +121,9 @@ void* evaluate_counted(void* thread_state, void* frame, int throws) {
   const FunctionCost* before = running;
   const FunctionCost* caller = caller_now();
   const int depth = std::exchange(operator_depth, 0);
-  if (!cost->is_own && (caller == nullptr || !caller->is_own)) {
+  if (caller != nullptr && caller->is_import) {
+    cost = caller;
+  } else if (cost->is_counted && (caller == nullptr || caller->is_counted)) {
     if (cost->is_pass && torch::autograd::get_current_graph_task_id() == -1) begin_pass();
     owe(of_coldness(cost->call_ns, cost->number) + (caller == nullptr ? 0 : caller->frame_ns));
   }
@@ -155,7 +160,7 @@ void count_made_nodes() {
 
 void pass_over_made_nodes() { nodes_made = at::sequence_number::peek(); }
 
-bool works_for_script() { return (running == nullptr || !running->is_own) && is_of_script(); }
+bool works_for_script() { return (running == nullptr || running->is_counted) && is_of_script(); }
 
 }  // namespace zerokit
 

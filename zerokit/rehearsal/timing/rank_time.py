@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from zerokit.code_origin import is_in_library
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.costs import python_calls
 from zerokit.hardware.costs.card_costs import CardCosts, Copy
@@ -17,7 +18,16 @@ from zerokit.hardware.costs.collectives import Collective
 from zerokit.hardware.costs.kernels import Kernel
 from zerokit.rehearsal.call_sites import PACKAGE
 from zerokit.rehearsal.context import rank_context
-from zerokit.rehearsal.native.clock import FIRST_COMMUNICATOR, FIRST_DRIVE, CallCost, Clock, Cost, HostCosts, WorkKind
+from zerokit.rehearsal.native.clock import (
+    FIRST_COMMUNICATOR,
+    FIRST_DRIVE,
+    CallCost,
+    Clock,
+    Cost,
+    HostCosts,
+    Uncounted,
+    WorkKind,
+)
 from zerokit.rehearsal.recording import SPAN, Array
 from zerokit.rehearsal.timing.operators import Call, Operators, entries, to_ns
 from zerokit.rehearsal.watching.watcher import StepEnd, Watcher
@@ -162,9 +172,11 @@ class RankTime(Watcher):
         if not counts:
             self.without_cost["calls of Python functions"] = "this Python does not report them"
 
-    def _python_call_cost(self, code: CodeType) -> CallCost | None:
+    def _python_call_cost(self, code: CodeType) -> CallCost | Uncounted:
         if code.co_filename.startswith(PACKAGE):
-            return None
+            return Uncounted.OWN
+        if code.co_name == "<module>" and is_in_library(code.co_filename):
+            return Uncounted.IMPORT
         unit = self.costs.python_call()
         call, frame, operator = (to_ns(units * unit) for units in python_calls.function_cost(code))
         return CallCost(call, frame, operator, python_calls.function_name(code) == python_calls.PASS)
