@@ -87,6 +87,21 @@ raise SystemExit(2)
     assert capfd.readouterr() == ("no such op on rank 0\n", "")
 
 
+def test_each_rank_goes_through_a_set_of_strings_in_an_order_of_its_own_that_stays(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = fake_worker.script(tmp_path, "print({str(number) for number in range(20)})", RECORDING)
+
+    def order(rank: int) -> str:
+        run_workers([_job(tmp_path, script, rank=rank)])
+        return capfd.readouterr().out
+
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    assert order(0) == order(0) != order(1)
+    monkeypatch.setenv("PYTHONHASHSEED", "7")
+    assert order(0) == order(1)
+
+
 @pytest.mark.parametrize(
     ("steps", "moment"),
     [

@@ -227,6 +227,33 @@ def test_deepspeed_uses_the_stand_ins_and_starts_no_compiler(tmp_path: Path) -> 
     assert lines["met"] == "1"
 
 
+def test_a_set_of_tensors_is_gone_through_in_the_same_order_wherever_their_memory_is(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        dedent("""
+        import sys
+        import torch
+
+        held = [torch.empty(1) for _ in range(int(sys.argv[1]))]
+        places = {torch.empty(1): place for place in range(20)}
+        gone = torch.empty(1)
+        first = hash(gone)
+        del gone
+        print([places[tensor] for tensor in set(places)], hash(torch.empty(1)) != first)
+        weight = torch.nn.Parameter(torch.empty(1))
+        weight.grad = torch.empty(1)
+        torch.optim.SGD([weight], lr=1.0).step()
+        """)
+    )
+
+    def order(held: int) -> str:
+        done = rehearse("--num-gpus", 1, "train.py", held, cwd=tmp_path, forked=True)
+        return done.out.splitlines()[0]
+
+    first = order(0)
+    assert first == order(33)
+    assert first.endswith("] True")
+
+
 def test_muon_imports_inductor_where_its_update_is_computed(tmp_path: Path) -> None:
     """Engines import Muon whatever their optimizer is."""
     (tmp_path / "doubled.py").write_text(

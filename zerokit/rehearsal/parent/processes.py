@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -86,7 +87,11 @@ class Worker:
             elif output is not Output.SHOWN:
                 log = stack.enter_context(self._log.open("wb"))
                 streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
-            self._process = GuardedProcess(command, environment or {}, **streams)
+            # A script that goes through a set of strings does so in the same order in each rehearsal, and each
+            # rank in an order of its own, as on a cluster.
+            seed = os.environ.get("PYTHONHASHSEED", str(job.rank + 1))
+            variables = {"PYTHONHASHSEED": seed, **(environment or {})}
+            self._process = GuardedProcess(command, variables, **streams)
 
     def __enter__(self) -> Worker:
         return self

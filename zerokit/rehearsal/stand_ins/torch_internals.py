@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any
 
-from zerokit.patches import Patch, apply, is_original, wrap
+from zerokit.patches import Patch, apply, is_original, put, wrap
 from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
+
+if TYPE_CHECKING:
+    import torch
 
 _CLOSURE = Patch("torch._jit_internal", "get_closure", "have TorchScript compile what is beneath a replacement")
 _FILL = Patch("torch._C", "_set_deterministic_fill_uninitialized_memory", "leave fresh memory empty")
+_ID = Patch(
+    "torch._tensor", "id", "go through sets of tensors in the same order in each rehearsal", read_by="torch._tensor"
+)
+
+_TENSOR_BYTES = 80
+"""`sys.getsizeof` of a tensor, and the distance of most that are made one after the other."""
 
 
-@stand_in("torch.jit.script", "torch.utils.deterministic.fill_uninitialized_memory")
+@stand_in("torch.jit.script", "torch.utils.deterministic.fill_uninitialized_memory", "torch.Tensor.__hash__")
 def install(setup: RankSetup) -> None:
-    """Have TorchScript compile the originals of functions; keep fresh memory empty in deterministic runs.
+    """Have TorchScript compile originals, keep fresh memory empty, and give tensors reproducible hashes.
 
     TorchScript takes a function's source from the wrapped function, and would look up its names in the
     wrapper's module. Fresh memory that torch fills with NaN would make every page of a model resident.
@@ -25,6 +37,24 @@ def install(setup: RankSetup) -> None:
 
     wrap(_CLOSURE, lambda names_of, function: names_of(_beneath(function)))
     apply(_FILL, turn_off)
+    put(_ID, _Identities())
+
+
+class _Identities:
+    """`id` as torch's `Tensor.__hash__` calls it: numbers like addresses, which are the same in each run."""
+
+    def __init__(self) -> None:
+        self._new = itertools.count(0, _TENSOR_BYTES)
+        self._known: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+
+    def __call__(self, tensor: torch.Tensor) -> int:
+        address = id(tensor)
+        if sys._getframe(1).f_code.co_name != "__hash__":  # a key of what is copied, which other modules use
+            return address
+        known = self._known.get(address)
+        if known is None or known[0]() is not tensor:
+            known = self._known[address] = weakref.ref(tensor), next(self._new)
+        return known[1]
 
 
 def _beneath(function: Any) -> Any:
