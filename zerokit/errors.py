@@ -12,6 +12,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 
 class ZerokitError(Exception):
@@ -19,13 +20,13 @@ class ZerokitError(Exception):
 
     Args:
         message: what is wrong, without a full stop.
-        where: the file, line, key or command-line option.
+        where: the file (a path), line, key or command-line option.
         hint: how to fix it, as an instruction.
     """
 
     exit_code = 2
 
-    def __init__(self, message: str, *, where: str | None = None, hint: str | None = None) -> None:
+    def __init__(self, message: str, *, where: str | Path | None = None, hint: str | None = None) -> None:
         super().__init__(message)
         self.message = _one_line(message)
         self.where = _one_place(where) if where else None
@@ -107,8 +108,9 @@ def raise_together(errors: Iterable[ZerokitError]) -> None:
         raise first
 
 
-def _one_place(where: str) -> str:
-    return visible(" ".join(where.split()))
+def _one_place(where: str | Path) -> str:
+    text = where if isinstance(where, str) else printable(where)
+    return visible(" ".join(text.split()))
 
 
 @contextmanager
@@ -165,6 +167,11 @@ def check_choice(kind: str, name: str, choices: Iterable[str]) -> None:
     """Raise ZerokitError if `name` is not one of `choices`, which are of a `kind`."""
     if name not in choices:
         raise ZerokitError(f"there is no {kind} '{name}'", hint=did_you_mean(name, choices))
+
+
+def printable(path: str | Path) -> str:
+    """A path as text; bytes that are not UTF-8 are replaced."""
+    return str(path).encode(errors="surrogateescape").decode(errors="replace")
 
 
 def visible(text: str) -> str:

@@ -13,8 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from zerokit.documents import printable
-from zerokit.errors import ZerokitError
+from zerokit.errors import ZerokitError, printable
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -38,7 +37,7 @@ def explain_file_errors() -> Iterator[None]:
         if error.filename is None:
             raise
         hint = "Check its name, and what you may do there"
-        raise ZerokitError(str(error.strerror), where=printable(error.filename), hint=hint) from None
+        raise ZerokitError(str(error.strerror), where=error.filename, hint=hint) from None
 
 
 def write_file(path: str | Path, content: str | bytes, *, force: bool = True, follow_links: bool = False) -> None:
@@ -157,7 +156,7 @@ def explain_write_errors(path: Path, hint: str | None = None) -> Iterator[None]:
         hints = {errno.ENOSPC: "Make room on that disk", errno.ENAMETOOLONG: "Choose a shorter name"}
         raise ZerokitError(
             f"cannot be written: {error.strerror or error}",
-            where=printable(path),
+            where=path,
             hint=hint or hints.get(error.errno or 0, "Name a file in a folder you may write to"),
         ) from None
 
@@ -194,4 +193,4 @@ def check_writable(path: str | Path, *, force: bool = True, follow_links: bool =
             elif not os.access(folder, os.W_OK):
                 problem = "cannot be written: its folder is read-only", "Name a file in another folder"
     if problem is not None:
-        raise ZerokitError(problem[0], where=printable(path), hint=problem[1])
+        raise ZerokitError(problem[0], where=path, hint=problem[1])

@@ -15,7 +15,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from zerokit.documents import printable
 from zerokit.errors import ZerokitError
 from zerokit.files import is_own_file, write_file
 
@@ -35,7 +34,7 @@ def make_folder(folder: Path) -> None:
     check_own_name(folder)
     if not folder.is_dir():
         problem = "is a file, and zerokit needs a folder of this name"
-        raise ZerokitError(problem, where=printable(folder), hint=_MOVE)
+        raise ZerokitError(problem, where=folder, hint=_MOVE)
 
 
 def check_own_name(path: Path) -> None:
@@ -52,7 +51,7 @@ def check_own_name(path: Path) -> None:
         problem = "is one of several names of a file (hard links), which would change with it"
     else:
         problem = "is no regular file"
-    raise ZerokitError(problem, where=printable(path), hint="Remove it")
+    raise ZerokitError(problem, where=path, hint="Remove it")
 
 
 def check_staging(folder: Path) -> None:
@@ -69,7 +68,7 @@ def check_staging(folder: Path) -> None:
     except OSError as error:  # a file, or a folder that may not be read
         is_taken, problem, hint = True, f"cannot be used: {error.strerror}", _MOVE
     if is_taken:
-        raise ZerokitError(problem, where=printable(folder), hint=hint)
+        raise ZerokitError(problem, where=folder, hint=hint)
 
 
 _MOVE = "Move it away, or name another output folder"

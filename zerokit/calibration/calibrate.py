@@ -10,8 +10,8 @@ from typing import NamedTuple
 import torch
 
 from zerokit.calibration.measure import DTYPES, Machine, measure_machine, training_dtype
-from zerokit.documents import parse_json, printable
-from zerokit.errors import ZerokitError
+from zerokit.documents import parse_json
+from zerokit.errors import ZerokitError, printable
 from zerokit.files import write_file
 from zerokit.hardware.cluster import Cluster
 from zerokit.hardware.costs.card_costs import CardCosts
@@ -70,7 +70,7 @@ def calibrate(path: Path, device: str | None, ranks: int | None, threads: int | 
         LaunchError: a rank failed, or the time is up.
     """
     if path.suffix.lower() != ".json":
-        raise ZerokitError("is written as JSON", where=printable(path), hint="Name the file .json")
+        raise ZerokitError("is written as JSON", where=path, hint="Name the file .json")
     cards = torch.cuda.device_count()
     device = device or ("cuda" if cards else "cpu")
     if device == "cuda" and (ranks or 1) > cards:

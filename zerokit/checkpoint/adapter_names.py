@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from zerokit.documents import printable, read_document
+from zerokit.documents import read_document
 from zerokit.errors import CheckpointError, ModelError
 
 ADAPTER_CONFIG = "adapter_config.json"
@@ -40,7 +40,7 @@ def read_adapter(adapter: Path, *, hint: str) -> tuple[str, str]:
     settings = read_document(adapter / ADAPTER_CONFIG, folder=adapter).data
     base = settings.get("base_model_name_or_path") if isinstance(settings, dict) else None
     if not isinstance(base, str) or not base:
-        raise ModelError("does not name its model", where=printable(adapter), hint=hint)
+        raise ModelError("does not name its model", where=adapter, hint=hint)
     return str(settings.get("peft_type", "lora")).upper(), base
 
 

@@ -16,8 +16,8 @@ from pathlib import Path, PurePosixPath
 from typing import NoReturn
 
 from zerokit.checkpoint.step_folder import IDENTITY_FILE
-from zerokit.documents import MAX_TABLE_BYTES, check_regular, printable, read_bytes, read_document, unreadable_reason
-from zerokit.errors import CheckpointError, DocumentError
+from zerokit.documents import MAX_TABLE_BYTES, check_regular, read_bytes, read_document, unreadable_reason
+from zerokit.errors import CheckpointError, DocumentError, printable
 from zerokit.files import write_file
 
 SUMS_FILE = "SHA256SUMS"
@@ -79,7 +79,7 @@ def read_checksums(folder: Path) -> dict[str, str] | None:
     except DocumentError as error:
         raise CheckpointError(error.message, where=error.where, hint=_HINT) from None
     except UnicodeDecodeError:
-        raise CheckpointError("is not UTF-8", where=printable(file), hint=_HINT) from None
+        raise CheckpointError("is not UTF-8", where=file, hint=_HINT) from None
     sums: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
         where = f"{printable(file)}:{number}"
@@ -138,11 +138,11 @@ def check_checksums(folder: Path, sums: Mapping[str, str]) -> None:
     """
     for name, digest in sums.items():
         if (reason := unreadable_reason(folder / name, folder)) is not None:
-            raise CheckpointError(reason, where=printable(folder / name), hint=_HINT)
+            raise CheckpointError(reason, where=folder / name, hint=_HINT)
         if _sha256(folder / name) != digest:
             raise CheckpointError(
                 f"has changed since it was saved: its SHA-256 differs from {SUMS_FILE}",
-                where=printable(folder / name),
+                where=folder / name,
                 hint=_HINT,
             )
 
@@ -157,9 +157,9 @@ _HINT = "Use another checkpoint; 'zerokit train' resumes from this one unverifie
 def _sha256(file: Path) -> str:
     if not file.is_file():  # a pipe would be waited for
         problem = "is not a regular file" if file.exists() else "is missing"
-        raise CheckpointError(problem, where=printable(file), hint=_HINT)
+        raise CheckpointError(problem, where=file, hint=_HINT)
     try:
         with file.open("rb") as opened:
             return hashlib.file_digest(opened, "sha256").hexdigest()
     except OSError as error:
-        raise CheckpointError(f"cannot be read: {error.strerror}", where=printable(file), hint=_HINT) from None
+        raise CheckpointError(f"cannot be read: {error.strerror}", where=file, hint=_HINT) from None

@@ -12,8 +12,8 @@ from zerokit.checkpoint.safetensors_file import read_safetensors
 from zerokit.checkpoint.source import weight_files
 from zerokit.checkpoint.step_folder import has_step_folder
 from zerokit.checkpoint.tensors import NamedTensor
-from zerokit.documents import is_folder, printable
-from zerokit.errors import CheckpointError, ModelError
+from zerokit.documents import is_folder
+from zerokit.errors import CheckpointError, ModelError, printable
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def _difference(reader: ElementReader, left: NamedTensor, right: NamedTensor) ->
 
 def _tensors(path: Path) -> Mapping[str, NamedTensor]:
     if not is_folder(path):
-        raise CheckpointError("no such folder", where=printable(path), hint="Name a checkpoint or a model")
+        raise CheckpointError("no such folder", where=path, hint="Name a checkpoint or a model")
     if has_step_folder(path):
         return read_checkpoint(path).tensors()
     try:

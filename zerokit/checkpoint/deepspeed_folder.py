@@ -23,7 +23,6 @@ from zerokit.checkpoint.saved_states import (
 from zerokit.checkpoint.step_folder import AGAIN, StepFolder
 from zerokit.checkpoint.tensors import NamedTensor, joined_tensor, whole_tensor
 from zerokit.checkpoint.torch_file import Storage, StoredTensor, read_archive
-from zerokit.documents import printable
 from zerokit.errors import CheckpointError
 
 _WRAPPERS = re.compile(r"(?<![^.])(?:_orig_mod|_checkpoint_wrapped_module)\.")
@@ -161,7 +160,7 @@ def _united(saved: Sequence[SavedStates], parts: Sequence[DeepSpeedCheckpoint]) 
         weights = {names.get(name, name): one.named(names.get(name, name)) for name, one in weights.items()}
         missing = next((name for name in masters if name not in weights), None)
         if missing is not None:
-            raise CheckpointError(f"lacks the layer with '{missing}'", where=printable(facts.folder), hint=AGAIN)
+            raise CheckpointError(f"lacks the layer with '{missing}'", where=facts.folder, hint=AGAIN)
     return DeepSpeedCheckpoint(
         facts,
         [file for part in parts for file in part.files],
@@ -200,7 +199,7 @@ def _check_shapes(masters: Mapping[str, NamedTensor], weights: Mapping[str, Name
             raise CheckpointError(
                 f"has '{name}' of shape {list(weight.shape)}, and the optimizer of "
                 f"{list(masters[name].shape)}: they belong to different models",
-                where=printable(weight.pieces[0].storage.file),
+                where=weight.pieces[0].storage.file,
                 hint=AGAIN,
             )
 
@@ -234,6 +233,6 @@ def _check_experts(files: StepFolder, model: StateDict) -> None:
         if missing:
             raise CheckpointError(
                 f"lacks {len(missing):,} of the {experts:,} experts of mixture {layer}, such as {missing[0]}",
-                where=printable(files.folder),
+                where=files.folder,
                 hint="Copy them from the machines that saved them, or use an earlier checkpoint",
             )

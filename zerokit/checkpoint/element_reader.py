@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from zerokit.checkpoint.torch_file import ITEMSIZES, Storage
-from zerokit.documents import printable
 from zerokit.errors import CheckpointError
 from zerokit.extras import require
 
@@ -77,7 +76,7 @@ class ElementReader:
             if self._read[storage][1] != storage.crc:
                 raise CheckpointError(
                     f"has changed since it was saved (tensor storage {storage.key})",
-                    where=printable(storage.file),
+                    where=storage.file,
                     hint="Copy it again, or use another checkpoint",
                 )
 
@@ -92,11 +91,11 @@ class ElementReader:
             while view:
                 read = os.preadv(file, [view], storage.offset + offset + into.size - len(view))
                 if not read:
-                    raise CheckpointError("has become shorter", where=printable(storage.file), hint="Copy it again")
+                    raise CheckpointError("has become shorter", where=storage.file, hint="Copy it again")
                 view = view[read:]
         except OSError as error:
             problem = f"cannot be read: {error.strerror}"
-            raise CheckpointError(problem, where=printable(storage.file), hint="Check the disk") from None
+            raise CheckpointError(problem, where=storage.file, hint="Check the disk") from None
         done, crc = self._read.get(storage, (0, 0))
         # finish() checks what is read out of order.
         self._read[storage] = (done + into.size, zlib.crc32(into.data, crc)) if offset == done else (done, crc)

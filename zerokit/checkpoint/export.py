@@ -18,8 +18,8 @@ from zerokit.checkpoint.output_folder import check_output, check_space, output_f
 from zerokit.checkpoint.safetensors_file import write_safetensors
 from zerokit.checkpoint.tensor_checks import TensorIssues, checked_blocks
 from zerokit.checkpoint.tensors import NamedTensor
-from zerokit.documents import is_folder, printable
-from zerokit.errors import CheckpointError, ZerokitError
+from zerokit.documents import is_folder
+from zerokit.errors import CheckpointError, ZerokitError, printable
 from zerokit.files import is_own_file, write_file
 from zerokit.staging import clear
 from zerokit.units import quantity
@@ -88,7 +88,7 @@ def export(
     checkpoint = read_checkpoint(path)
     check_output(output)
     if base is not None and not is_folder(base):
-        raise CheckpointError("no such folder", where=printable(base), hint="Name the model that was trained")
+        raise CheckpointError("no such folder", where=base, hint="Name the model that was trained")
     plan = _plan(checkpoint, dtype, base, needs_config=needs_config)
     with output_folder(output) as staging:
         sums = _resume(staging, plan)
@@ -126,14 +126,14 @@ def _plan(
         without = "" if adapted else ", or write the weights alone with --no-config"
         raise CheckpointError(
             f"there is no {config_name} in {'it' if base is not None else 'the folder of the run'}",
-            where=printable(base or step),
+            where=base or step,
             hint=f"Name {what} with --base{without}",
         )
     if not adapted and config is not None and "model_type" not in read_config(config):
         if needs_config:
             raise CheckpointError(
                 "has no 'model_type', which a model's config needs",
-                where=printable(config),
+                where=config,
                 hint=f"Name {what} with --base, or write the weights alone with --no-config",
             )
         config = None
@@ -144,7 +144,7 @@ def _plan(
         tied = _tied_by_content(found, config)
         sources = {name: tensor for name, tensor in found.items() if name not in tied}
     if not sources:
-        raise CheckpointError("has no weights of a model", where=printable(step), hint="Use another checkpoint")
+        raise CheckpointError("has no weights of a model", where=step, hint="Use another checkpoint")
     targets = {}
     for name, tensor in sources.items():
         wanted = _DTYPES[dtype] if dtype else checkpoint.dtype_of(tensor.name) or tensor.dtype
@@ -271,4 +271,4 @@ def _check_complete(output: Path, staging: Path, sums: Mapping[str, str]) -> Non
     """Check that no file was removed meanwhile: not all file systems have locks."""
     lost = next((name for name in sums if not (staging / name).is_file()), None)
     if lost is not None:
-        raise ZerokitError(f"has lost '{lost}' during the export", where=printable(output), hint="Export it again")
+        raise ZerokitError(f"has lost '{lost}' during the export", where=output, hint="Export it again")

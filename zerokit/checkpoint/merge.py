@@ -27,8 +27,8 @@ from zerokit.checkpoint.source import (
     weight_files,
 )
 from zerokit.checkpoint.tensors import NamedTensor
-from zerokit.documents import is_folder, printable
-from zerokit.errors import CheckpointError
+from zerokit.documents import is_folder
+from zerokit.errors import CheckpointError, printable
 from zerokit.files import write_file
 from zerokit.staging import clear
 from zerokit.tables import table_of
@@ -116,7 +116,7 @@ def _read_settings(adapter: Path) -> dict[str, Any]:
     if not is_folder(adapter) or not (adapter / ADAPTER_CONFIG).is_file():
         raise CheckpointError(
             f"has no {ADAPTER_CONFIG}" if is_folder(adapter) else "no such folder",
-            where=printable(adapter),
+            where=adapter,
             hint="Name the folder of an adapter; 'zerokit checkpoint export' makes one from a checkpoint",
         )
     settings = read_config(adapter / ADAPTER_CONFIG)
@@ -294,4 +294,4 @@ def _blocks(reader: ElementReader, plan: _Plan, target: NamedTensor) -> Iterator
 
 
 def _refuse(adapter: Path, problem: str, hint: str) -> NoReturn:
-    raise CheckpointError(problem, where=printable(adapter), hint=hint)
+    raise CheckpointError(problem, where=adapter, hint=hint)

@@ -9,8 +9,8 @@ from typing import Any
 
 from zerokit.checkpoint.source import check_file
 from zerokit.checkpoint.step_folder import is_numbered, is_of_run
-from zerokit.documents import printable, read_document
-from zerokit.errors import CheckpointError
+from zerokit.documents import read_document
+from zerokit.errors import CheckpointError, printable
 from zerokit.tables import table_of
 
 CONFIG = "config.json"
@@ -33,7 +33,7 @@ def read_config(file: Path) -> dict[str, Any]:
     """Read a JSON object. ZerokitError if it cannot be read, or is no object."""
     data = read_document(file, folder=file.parent).data
     if not isinstance(data, dict):
-        raise CheckpointError("is not a JSON object", where=printable(file), hint="Copy it again")
+        raise CheckpointError("is not a JSON object", where=file, hint="Copy it again")
     return dict(data)
 
 

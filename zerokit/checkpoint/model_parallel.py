@@ -18,7 +18,6 @@ from typing import Any, NamedTuple, NoReturn
 from zerokit.checkpoint.step_folder import CONVERT
 from zerokit.checkpoint.tensors import NamedTensor, Piece, PieceRow
 from zerokit.checkpoint.torch_file import ITEMSIZES
-from zerokit.documents import printable
 from zerokit.errors import CheckpointError
 
 Tensors = Mapping[str, NamedTensor]
@@ -263,4 +262,4 @@ def _runs_of(rank: int, piece: Mapping[str, Any]) -> Iterator[_Run]:
 
 
 def _refuse(tensor: NamedTensor, problem: str, hint: str = CONVERT) -> NoReturn:
-    raise CheckpointError(problem, where=printable(next(iter(tensor.pieces)).storage.file), hint=hint)
+    raise CheckpointError(problem, where=next(iter(tensor.pieces)).storage.file, hint=hint)

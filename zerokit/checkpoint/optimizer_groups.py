@@ -13,7 +13,6 @@ from pydantic import BaseModel
 from zerokit.checkpoint.master_weights import master_weights_stage_1_2, master_weights_stage_3
 from zerokit.checkpoint.saved_states import shapes_of
 from zerokit.checkpoint.torch_file import StoredTensor
-from zerokit.documents import printable
 from zerokit.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -169,6 +168,4 @@ def _merged(groups: Sequence[Group]) -> Group:
 
 
 def _refuse(saved: SavedStates, problem: str) -> None:
-    raise CheckpointError(
-        problem, where=printable(saved.facts.folder), hint="Resume on the number of ranks that saved it"
-    )
+    raise CheckpointError(problem, where=saved.facts.folder, hint="Resume on the number of ranks that saved it")

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import IO
 
 from zerokit.checkpoint.unfinished import UNFINISHED
-from zerokit.documents import is_folder, printable
-from zerokit.errors import CheckpointError, ZerokitError
+from zerokit.documents import is_folder
+from zerokit.errors import CheckpointError, ZerokitError, printable
 from zerokit.files import explain_write_errors
 from zerokit.staging import MARK, check_staging, make_staging, open_private_file, remove
 from zerokit.units import format_bytes
@@ -61,11 +61,9 @@ def check_output(output: Path) -> None:
     target = _target(output)
     is_empty = is_folder(target) and {path.name for path in target.iterdir()} <= {UNFINISHED}
     if os.path.lexists(output) and not is_empty:
-        raise CheckpointError("exists", where=printable(output), hint="Name a folder that does not exist yet")
+        raise CheckpointError("exists", where=output, hint="Name a folder that does not exist yet")
     if not target.parent.is_dir():
-        raise CheckpointError(
-            "its folder does not exist", where=printable(output), hint=f"Make {printable(output.parent)} first"
-        )
+        raise CheckpointError("its folder does not exist", where=output, hint=f"Make {printable(output.parent)} first")
     check_staging(_staging(target))
 
 
@@ -77,7 +75,7 @@ def check_space(output: Path, needed: int) -> None:
     if needed > free:
         raise ZerokitError(
             f"needs {format_bytes(needed)}, and the disk has {format_bytes(free)} left",
-            where=printable(folder),
+            where=folder,
             hint="Make room, or name a folder on another disk",
         )
 
@@ -89,9 +87,7 @@ def _locked_staging(output: Path, staging: Path) -> Iterator[None]:
     with open_private_file(lock) as opened:
         if not _locked(opened, lock):
             raise ZerokitError(
-                "is being written by another process",
-                where=printable(output),
-                hint="Wait until it ends, or name another folder",
+                "is being written by another process", where=output, hint="Wait until it ends, or name another folder"
             )
         try:
             yield

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from zerokit.checkpoint.torch_file import check_pickles_of
-from zerokit.documents import printable
 from zerokit.documents.pickle_limits import PickleLimitError
 from zerokit.errors import CheckpointError
 
@@ -70,19 +69,19 @@ def check_pickles(folder: Path, names: list[str]) -> None:
             with known_classes_only():
                 torch.load(file, map_location="cpu", weights_only=True, mmap=_is_zip(file))
         except PickleLimitError as error:
-            raise CheckpointError(str(error), where=printable(file), hint="Resume from another checkpoint") from None
+            raise CheckpointError(str(error), where=file, hint="Resume from another checkpoint") from None
         except Exception as error:
             # Errors of pickle, of torch's reader, and any other error of a damaged pickle.
             unknown = re.search(r"GLOBAL ([\w.]+)", str(error))
             if unknown is None:
                 raise CheckpointError(
                     f"is damaged or cut short ({next(iter(str(error).splitlines()), type(error).__name__)})",
-                    where=printable(file),
+                    where=file,
                     hint="Resume from another checkpoint",
                 ) from None
             raise CheckpointError(
                 f"its pickle would load '{unknown[1]}', which may run code and is not in DeepSpeed's checkpoints",
-                where=printable(file),
+                where=file,
                 hint="Add --trust-checkpoint if you made it yourself",
             ) from None
 

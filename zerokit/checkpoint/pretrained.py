@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from zerokit.checkpoint.source import check_files, weight_files
 from zerokit.distributed.run_policy import RunPolicy
-from zerokit.documents import printable
 from zerokit.errors import ModelError
 from zerokit.patches import Patch, wrap
 
@@ -232,7 +231,7 @@ def load_adapter(model: Any, adapter: Path) -> Any:
             adapted = PeftModel.from_pretrained(model, str(adapter), autocast_adapter_dtype=False)
     except ERRORS_OF_PEFT as error:
         problem = f"peft cannot load it on '{base}': {reason(error)}"
-        raise ModelError(problem, where=printable(adapter), hint=hint) from error
+        raise ModelError(problem, where=adapter, hint=hint) from error
     finally:
         hook.remove()
     config = adapted.peft_config["default"]
@@ -242,13 +241,13 @@ def load_adapter(model: Any, adapter: Path) -> Any:
     # Some kinds save buffers that peft makes again, under names that it does not load in each version.
     buffers = {name.replace(".default", "") for name, _ in adapted.named_buffers(remove_duplicate=False)}
     if others := [name for name in unexpected if name.replace(".default", "") not in buffers]:
-        raise ModelError(f"has '{others[0]}', which '{base}' lacks", where=printable(adapter), hint=hint)
+        raise ModelError(f"has '{others[0]}', which '{base}' lacks", where=adapter, hint=hint)
     loaded = {id(tensor) for name, tensor in tensors.items() if name not in missing}  # some have several names
     prefix = PEFT_TYPE_TO_PREFIX_MAPPING[config.peft_type]
     for name, tensor in tensors.items():
         if name in missing and prefix in name and "default" in name.split(".") and id(tensor) not in loaded:
             saved = name.replace(".default", "")
-            raise ModelError(f"lacks '{saved}', which '{base}' needs", where=printable(adapter), hint=hint)
+            raise ModelError(f"lacks '{saved}', which '{base}' needs", where=adapter, hint=hint)
     return adapted
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from zerokit.checkpoint.deepspeed_folder import read_checkpoint
 from zerokit.checkpoint.step_folder import TRAINER_STATE, has_step_folder, named_as_latest, number_of, numbered_folders
 from zerokit.checkpoint.unfinished import UNFINISHED, move_to_unfinished, remove_unfinished
-from zerokit.documents import is_folder, printable, read_bytes
+from zerokit.documents import is_folder, read_bytes
 from zerokit.errors import CheckpointError
 from zerokit.staging import is_staging
 
@@ -46,13 +46,13 @@ def plan_pruning(run: Path, keep: int) -> Pruning:
             unknown.
     """
     if not is_folder(run):
-        raise CheckpointError("no such folder", where=printable(run), hint="Name the folder of a run")
+        raise CheckpointError("no such folder", where=run, hint="Name the folder of a run")
     folders = [folder for folder in numbered_folders(run) if not folder.is_symlink()]
     complete = [folder for folder in folders if _is_complete(folder)]
     if not complete:
         raise CheckpointError(
             "has no complete checkpoint, so none is removed",
-            where=printable(run),
+            where=run,
             hint="Name the folder that contains checkpoint-1200 or global_step1200",
         )
     oldest = folders.index(complete[-keep:][0])
@@ -85,7 +85,7 @@ def _state(file: Path) -> dict[str, Any]:
             return state
     raise CheckpointError(
         "is damaged or far too large: the best checkpoint is unknown",
-        where=printable(file),
+        where=file,
         hint="Remove it; then no checkpoint counts as the best",
     )
 
@@ -104,7 +104,7 @@ def remove(folder: Path) -> None:
         remove_unfinished(folder if folder.parent.name == UNFINISHED else move_to_unfinished(folder))
     except OSError as error:
         raise CheckpointError(
-            f"cannot be removed: {error.strerror or error}", where=printable(folder), hint="Check its permissions"
+            f"cannot be removed: {error.strerror or error}", where=folder, hint="Check its permissions"
         ) from None
 
 

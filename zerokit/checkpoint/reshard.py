@@ -47,8 +47,7 @@ from zerokit.checkpoint.tensors import NamedTensor, whole_tensor
 from zerokit.checkpoint.torch_file import Size, StoredTensor, record
 from zerokit.checkpoint.torch_file_writer import NewTensor, make_pickle, write_archive
 from zerokit.checkpoint.verify import verify as verify_all
-from zerokit.documents import printable
-from zerokit.errors import CheckpointError
+from zerokit.errors import CheckpointError, printable
 from zerokit.files import write_file
 from zerokit.staging import clear
 from zerokit.units import format_bytes
@@ -242,7 +241,7 @@ def _check_kind(saved: SavedStates, stage: int | None) -> None:
 
 
 def _refuse(saved: SavedStates, problem: str, hint: str) -> NoReturn:
-    raise CheckpointError(problem, where=printable(saved.facts.folder), hint=hint)
+    raise CheckpointError(problem, where=saved.facts.folder, hint=hint)
 
 
 def _plan(saved: SavedStates, num_ranks: int, stage: int) -> _Plan:

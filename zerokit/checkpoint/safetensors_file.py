@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from zerokit.checkpoint.tensors import NamedTensor, Piece
 from zerokit.checkpoint.torch_file import ELEMENT_TYPES, Storage
-from zerokit.documents import printable, unreadable_reason
+from zerokit.documents import unreadable_reason
 from zerokit.errors import CheckpointError
 from zerokit.files import new_file
 
@@ -63,16 +63,14 @@ def write_safetensors(
 def read_safetensors(file: Path) -> dict[str, NamedTensor]:
     """The tensors of a file by name. CheckpointError if it is not a regular file, or is damaged or cut short."""
     if (reason := unreadable_reason(file)) is not None:
-        raise CheckpointError(reason, where=printable(file), hint="Copy or save it again")
+        raise CheckpointError(reason, where=file, hint="Copy or save it again")
     try:
         with file.open("rb") as opened:
             begin, header = read_header(opened)
         storage = Storage(file, "", begin, file.stat().st_size - begin, None)
         return {name: _tensor(name, entry, storage) for name, entry in header.items()}
     except (OSError, ArithmeticError, LookupError, RecursionError, TypeError, ValueError, AttributeError) as error:
-        raise CheckpointError(
-            f"is damaged or cut short ({error})", where=printable(file), hint="Copy or save it again"
-        ) from None
+        raise CheckpointError(f"is damaged or cut short ({error})", where=file, hint="Copy or save it again") from None
 
 
 _MOST_OF_HEADER = 100 << 20

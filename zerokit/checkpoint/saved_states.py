@@ -14,7 +14,6 @@ from typing import Any
 from zerokit.checkpoint.master_weights import Shapes
 from zerokit.checkpoint.step_folder import AGAIN, StepFolder, find_step_folder, read_step_folders
 from zerokit.checkpoint.torch_file import Archive, StoredTensor, check_shape, read_archive
-from zerokit.documents import printable
 from zerokit.errors import CheckpointError
 from zerokit.garbage import paused_collection
 from zerokit.units import quantity
@@ -80,14 +79,14 @@ def read_states(path: Path) -> list[SavedStates]:
             raise CheckpointError(
                 f"is of step {other.facts.step} of {quantity(other.facts.num_ranks, 'rank')}, and "
                 f"{first.files.models[0].name} of step {first.facts.step} of {first.facts.num_ranks:,}",
-                where=printable(other.files.models[0]),
+                where=other.files.models[0],
                 hint="Two checkpoints were mixed: use another one",
             )
     wanted = first.models[0].get("mp_world_size")
     if isinstance(wanted, int) and 1 < wanted != len(found):
         raise CheckpointError(
             f"is of {quantity(wanted, 'rank')} that divide the model, but has files of {len(found):,}",
-            where=printable(first.files.folder),
+            where=first.files.folder,
             hint=AGAIN,
         )
     return found
@@ -128,7 +127,7 @@ def explain_format_errors(folder: Path) -> Iterator[None]:
         yield
     except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
         problem = f"does not have DeepSpeed's content ({type(error).__name__}: {error})"
-        raise CheckpointError(problem, where=printable(folder), hint=AGAIN) from None
+        raise CheckpointError(problem, where=folder, hint=AGAIN) from None
 
 
 def read_info(path: Path) -> CheckpointInfo:
@@ -194,11 +193,11 @@ def _model_states(archive: Archive, files: StepFolder) -> StateDict:
     if is_pipeline and isinstance(content, Mapping) and content.get("module", 0) is None:
         content = {**content, "module": {}}  # what it has lies in the files of layers
     if not isinstance(content, Mapping) or not isinstance(content.get("module"), Mapping):
-        raise CheckpointError("has no model states of DeepSpeed", where=printable(archive.file), hint=AGAIN)
+        raise CheckpointError("has no model states of DeepSpeed", where=archive.file, hint=AGAIN)
     if content.get("ds_autoep_layers") or content.get("autoep_layers"):
         raise CheckpointError(
             "uses DeepSpeed's AutoEP, whose experts zerokit does not support",
-            where=printable(archive.file),
+            where=archive.file,
             hint="Convert it with DeepSpeed's ds_to_universal.py",
         )
     with explain_format_errors(archive.file):
@@ -210,7 +209,7 @@ def _optimizer_states(archive: Archive) -> StateDict:
     content = archive.content
     states = content.get("optimizer_state_dict") if isinstance(content, Mapping) else None
     if not isinstance(states, Mapping) or "partition_count" not in states:
-        raise CheckpointError("has no optimizer states of ZeRO", where=printable(archive.file), hint=AGAIN)
+        raise CheckpointError("has no optimizer states of ZeRO", where=archive.file, hint=AGAIN)
     return states
 
 
@@ -266,7 +265,7 @@ def _check_place(archive: Archive) -> None:
     if any(is_of.get(kind) != number for kind, number in wrote.items()):
         raise CheckpointError(
             f"was saved as '{archive.saved_as}': the files of two ranks were swapped",
-            where=printable(archive.file),
+            where=archive.file,
             hint="Give each its own name again",
         )
 
@@ -278,7 +277,7 @@ def _check_ranks(facts: CheckpointInfo, files: StepFolder, model: StateDict) -> 
     if facts.stage and isinstance(saved_by, int) and files.optimizers and saved_by != facts.num_ranks:
         raise CheckpointError(
             f"is of a run of {saved_by:,} ranks, but the optimizer's parts are of {facts.num_ranks:,}",
-            where=printable(files.models[0]),
+            where=files.models[0],
             hint="Two runs are in one folder, or it uses MiCS, which zerokit does not support",
         )
     for what, found, wanted in (
@@ -290,14 +289,14 @@ def _check_ranks(facts: CheckpointInfo, files: StepFolder, model: StateDict) -> 
             listed = ", ".join(map(str, missing[:8])) + (" ..." if len(missing) > 8 else "")
             raise CheckpointError(
                 f"lacks the {what} states of {len(missing):,} of {wanted:,} ranks: {listed}",
-                where=printable(facts.folder),
+                where=facts.folder,
                 hint="Copy them from the machines that saved them, or use an earlier checkpoint",
             )
         foreign = next((file for rank, file in found.items() if rank >= wanted), None)
         if foreign is not None:
             raise CheckpointError(
                 f"is of a rank beyond the run's {facts.num_ranks:,} ranks: two runs are in one folder",
-                where=printable(foreign),
+                where=foreign,
                 hint="Remove the files of the other run",
             )
 
@@ -312,7 +311,7 @@ def _check_steps(files: StepFolder, models: Sequence[StateDict], optimizers: Seq
             if step != steps[0]:
                 raise CheckpointError(
                     f"is of step {step}, and rank 0's file of step {steps[0]}: two checkpoints were mixed",
-                    where=printable(file),
+                    where=file,
                     hint="Use another one",
                 )
     model_step = models[0].get("global_steps")
@@ -320,7 +319,7 @@ def _check_steps(files: StepFolder, models: Sequence[StateDict], optimizers: Seq
     if isinstance(model_step, int) and optimizer_step is not None and optimizer_step > model_step:
         raise CheckpointError(
             f"is of step {optimizer_step}, and the model of step {model_step}: two checkpoints were mixed",
-            where=printable(files.optimizers[0]),
+            where=files.optimizers[0],
             hint="Use another one",
         )
 

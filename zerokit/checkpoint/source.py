@@ -20,11 +20,10 @@ from zerokit.documents import (
     MAX_TABLE_BYTES,
     Document,
     is_file,
-    printable,
     read_document,
     unreadable_reason,
 )
-from zerokit.errors import DocumentError, ModelError
+from zerokit.errors import DocumentError, ModelError, printable
 from zerokit.hub import describe_failure, is_hub_id
 from zerokit.tables import table_of
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from zerokit.documents import COPY_HINT, first_unreadable, is_folder, printable, read_bytes, unreadable_reason
+from zerokit.documents import COPY_HINT, first_unreadable, is_folder, read_bytes, unreadable_reason
 from zerokit.errors import CheckpointError
 
 AGAIN = "Use an earlier checkpoint, or copy this one again"
@@ -84,7 +84,7 @@ def find_step_folder(path: Path) -> Path:
     """
     step = _find_step_folder(path)
     if (reason := unreadable_reason(step, path)) is not None:
-        raise CheckpointError(reason, where=printable(step), hint="Name the folder that the link leads to")
+        raise CheckpointError(reason, where=step, hint="Name the folder that the link leads to")
     check_regular_files(step.parent if is_of_checkpoint(step) else step)
     return step
 
@@ -109,13 +109,13 @@ def check_regular_files(checkpoint: Path) -> None:
     except OSError as error:
         raise _unreadable(checkpoint, error) from None
     if found is not None:
-        raise CheckpointError(found[1], where=printable(found[0]), hint=COPY_HINT)
+        raise CheckpointError(found[1], where=found[0], hint=COPY_HINT)
 
 
 def _find_step_folder(path: Path) -> Path:
     if not is_folder(path):
         problem = "is a file, not a folder" if os.path.lexists(path) else "no such folder"
-        raise CheckpointError(problem, where=printable(path), hint="Name the folder of a checkpoint")
+        raise CheckpointError(problem, where=path, hint="Name the folder of a checkpoint")
     if any(pattern.fullmatch(name) for name in names_in(path) for pattern in _OF_DEEPSPEED):
         return path
     for latest, name in named_as_latest(path).items():
@@ -124,7 +124,7 @@ def _find_step_folder(path: Path) -> Path:
         problem = "is empty" if not name else "is damaged: it does not name a checkpoint"
         if name.isprintable() and name:
             problem = f"names the checkpoint '{name}', which does not exist"
-        raise CheckpointError(problem, where=printable(path / latest), hint=AGAIN)
+        raise CheckpointError(problem, where=path / latest, hint=AGAIN)
     for folder in [*reversed(numbered_folders(path)), path / OF_ACCELERATE]:
         if folder.is_dir():
             return _find_step_folder(folder)
@@ -133,12 +133,12 @@ def _find_step_folder(path: Path) -> Path:
         of_several = weights.endswith(_INDEX)
         raise CheckpointError(
             "has whole weights" + ("" if of_several else f" ({weights})") + ", not the files of ranks",
-            where=printable(path),
+            where=path,
             hint=f"Use {'this folder' if of_several else 'that file'} directly",
         )
     raise CheckpointError(
         "has no DeepSpeed checkpoint",
-        where=printable(path),
+        where=path,
         hint="Name the folder that contains 'latest', or one like global_step1200",
     )
 
@@ -201,7 +201,7 @@ def numbered_folders(path: Path) -> list[Path]:
     if other is not None:
         raise CheckpointError(
             f"has checkpoints of two kinds, such as {found[0][0]} and {other[0]}: it is unknown which are newer",
-            where=printable(path),
+            where=path,
             hint="Name one checkpoint, or move one kind to another folder",
         )
     return [path / match[0] for match in found]
@@ -228,7 +228,7 @@ def read_step_folders(folder: Path, *, swapped: bool = False) -> list[StepFolder
     tensor_parallel = len(layers) or len(model_ranks)
     if len(model_ranks) % tensor_parallel or any(rank >= tensor_parallel for rank in layers):
         problem = f"has layers of {tensor_parallel:,} tensor-parallel ranks, and states of {len(model_ranks):,}"
-        raise CheckpointError(problem, where=printable(folder), hint=AGAIN)
+        raise CheckpointError(problem, where=folder, hint=AGAIN)
     experts = {
         (int(match["layer"]), int(match["expert"])): folder / name
         for name in names
@@ -236,7 +236,7 @@ def read_step_folders(folder: Path, *, swapped: bool = False) -> list[StepFolder
     }
     if experts and len(model_ranks) > 1:
         problem = "has experts and a divided model, which zerokit does not support"
-        raise CheckpointError(problem, where=printable(folder), hint=CONVERT)
+        raise CheckpointError(problem, where=folder, hint=CONVERT)
     return [
         StepFolder(
             folder,
@@ -263,7 +263,7 @@ def _layers(folder: Path, names: Iterable[str]) -> dict[int, dict[int, Path]]:
         missing = {layer for of in found.values() for layer in of} - set(layers)
         if missing:
             problem = f"lacks layer {min(missing)} of tensor-parallel rank {rank}"
-            raise CheckpointError(problem, where=printable(folder), hint=AGAIN)
+            raise CheckpointError(problem, where=folder, hint=AGAIN)
     return {rank: dict(sorted(layers.items())) for rank, layers in sorted(found.items())}
 
 
@@ -276,7 +276,7 @@ def _model_ranks(folder: Path, names: Iterable[str]) -> list[int]:
     missing = next((rank for rank in range(max(found, default=0) + 1) if rank not in whole), None)
     if missing is not None:
         of = f"mp_rank_{missing:02d}" if missing else "rank 0"
-        raise CheckpointError(f"lacks the model states of {of}", where=printable(folder), hint=AGAIN)
+        raise CheckpointError(f"lacks the model states of {of}", where=folder, hint=AGAIN)
     return sorted(found)
 
 
@@ -291,7 +291,7 @@ def _refuse(folder: Path, names: Iterable[str]) -> None:
     ):
         one = next((name for name in names if pattern.fullmatch(name)), None)
         if one is not None:
-            raise CheckpointError(problem, where=printable(folder / one), hint=hint)
+            raise CheckpointError(problem, where=folder / one, hint=hint)
 
 
 _SWAPPED = re.compile("offloaded_tensors")
@@ -306,7 +306,7 @@ def _by_rank(folder: Path, names: Iterable[str], pattern: re.Pattern[str], model
             if rank in found:
                 raise CheckpointError(
                     f"and {found[rank].name} are both of rank {rank}: two runs are in one folder",
-                    where=printable(folder / name),
+                    where=folder / name,
                     hint="Remove the files of the other run",
                 )
             found[rank] = folder / name
@@ -322,4 +322,4 @@ def names_in(folder: Path) -> list[str]:
 
 
 def _unreadable(folder: Path, error: OSError) -> CheckpointError:
-    return CheckpointError(f"cannot be read: {error.strerror}", where=printable(folder), hint="Check its permissions")
+    return CheckpointError(f"cannot be read: {error.strerror}", where=folder, hint="Check its permissions")

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from zerokit.checkpoint.element_reader import CONVERTIBLE, converter, is_finite
-from zerokit.documents import printable
 from zerokit.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -66,6 +65,6 @@ def _refuse(tensor: NamedTensor, copy: NamedTensor) -> None:
     first, second = tensor.pieces[0].storage.file, copy.pieces[0].storage.file
     raise CheckpointError(
         f"has another '{tensor.name}' than {first.name}: they are of different steps, ranks or runs",
-        where=printable(second),
+        where=second,
         hint="Use another checkpoint; 'zerokit checkpoint export' uses the master weights unchecked with --no-verify",
     )

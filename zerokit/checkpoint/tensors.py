@@ -10,7 +10,6 @@ from itertools import accumulate
 
 from zerokit.checkpoint.step_folder import AGAIN
 from zerokit.checkpoint.torch_file import ITEMSIZES, Storage, StoredTensor, TensorSize
-from zerokit.documents import printable
 from zerokit.errors import CheckpointError
 
 _OTHERS = "the files belong to different models or world sizes"
@@ -67,7 +66,7 @@ class PieceRow:
 def whole_tensor(name: str, tensor: StoredTensor) -> NamedTensor:
     """A tensor that is saved whole in one file. CheckpointError if it is not contiguous."""
     if not tensor.is_contiguous:
-        raise CheckpointError(f"'{name}' is not contiguous", where=printable(tensor.file), hint=AGAIN)
+        raise CheckpointError(f"'{name}' is not contiguous", where=tensor.file, hint=AGAIN)
     return NamedTensor(name, tensor.dtype, tensor.shape, (Piece(tensor.storage, tensor.offset, tensor.numel),))
 
 
@@ -94,9 +93,7 @@ class FlatTensors:
         """The pieces of `numel` elements from `offset`. CheckpointError if they lie beyond the end."""
         if offset + numel > self.numel:
             raise CheckpointError(
-                f"'{name}' exceeds the {self.numel:,} saved elements: {_OTHERS}",
-                where=printable(self.parts[-1].file),
-                hint=AGAIN,
+                f"'{name}' exceeds the {self.numel:,} saved elements: {_OTHERS}", where=self.parts[-1].file, hint=AGAIN
             )
         return self._row.cut(offset, offset + numel)
 
@@ -111,6 +108,6 @@ class FlatTensors:
         if math.ceil(offset / alignment) != math.ceil(self.numel / alignment):
             raise CheckpointError(
                 f"has {self.numel - offset:,} elements that belong to no parameter: {_OTHERS}",
-                where=printable(self.parts[-1].file),
+                where=self.parts[-1].file,
                 hint=AGAIN,
             )

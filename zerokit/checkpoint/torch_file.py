@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from zerokit.documents import printable, unreadable_reason
+from zerokit.documents import unreadable_reason
 from zerokit.documents.pickle_limits import (
     CHECKED_DICT,
     CHECKED_SET,
@@ -212,7 +212,7 @@ def read_archive(file: Path) -> Archive:
             checkpoint needs.
     """
     if (reason := unreadable_reason(file)) is not None:
-        raise CheckpointError(reason, where=printable(file), hint=_HINT)
+        raise CheckpointError(reason, where=file, hint=_HINT)
     try:
         with file.open("rb") as opened:
             if opened.read(1) == b"\x80":
@@ -222,12 +222,12 @@ def read_archive(file: Path) -> Archive:
     except CheckpointError:
         raise
     except OSError as error:
-        raise CheckpointError(f"cannot be read: {error.strerror}", where=printable(file), hint=_HINT) from None
+        raise CheckpointError(f"cannot be read: {error.strerror}", where=file, hint=_HINT) from None
     except Exception as error:
         # Errors of zipfile and pickle, and any other error of a damaged pickle.
         problem = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise CheckpointError(
-            f"is damaged, cut short, or not written by torch.save ({problem})", where=printable(file), hint=_HINT
+            f"is damaged, cut short, or not written by torch.save ({problem})", where=file, hint=_HINT
         ) from None
 
 
@@ -299,7 +299,7 @@ class _Reader:
     def read(self) -> Archive:
         order = f"{self._folder}byteorder"
         if order in self._names and self._read(order, _MAX_BYTEORDER_BYTES) != b"little":
-            raise CheckpointError("was written on a big-endian machine", where=printable(self._file), hint=_HINT)
+            raise CheckpointError("was written on a big-endian machine", where=self._file, hint=_HINT)
         pickled = io.BytesIO(self._read(f"{self._folder}data.pkl", _MAX_PICKLE_BYTES))
         unpickler = _Unpickler(guarded(pickled))
         unpickler.file = self._file
@@ -357,7 +357,7 @@ class _Unpickler(pickle.Unpickler):
             return record_class(full)
         raise CheckpointError(
             f"its pickle would load '{full}', which may run code and is not in DeepSpeed's checkpoints",
-            where=printable(self.file),
+            where=self.file,
             hint="Do not use checkpoints from untrusted sources",
         )
 

@@ -16,8 +16,8 @@ from zerokit.cli.command import with_options
 from zerokit.cli.gpu_options import chosen_gpu, memory_size, note_caveat
 from zerokit.cli.output import print_json
 from zerokit.console import note
-from zerokit.documents import Document, printable
-from zerokit.errors import DocumentError, ModelError, ZerokitError, raise_together, visible
+from zerokit.documents import Document
+from zerokit.errors import DocumentError, ModelError, ZerokitError, printable, raise_together, visible
 from zerokit.files import write_file
 from zerokit.findings import DEFAULT_SEVERITY, Severity
 from zerokit.hardware import GPUS_PER_NODE

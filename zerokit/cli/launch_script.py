@@ -14,8 +14,8 @@ from zerokit import choices
 from zerokit.cli.command import described
 from zerokit.cli.output import not_stdout
 from zerokit.console import note
-from zerokit.documents import path_exists, printable
-from zerokit.errors import LaunchError
+from zerokit.documents import path_exists
+from zerokit.errors import LaunchError, printable
 from zerokit.extras import install_command, missing_packages
 from zerokit.files import write_file
 from zerokit.hardware import GPUS_PER_NODE

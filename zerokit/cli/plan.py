@@ -18,8 +18,7 @@ from zerokit.cli.gpu_options import memory_size
 from zerokit.cli.options import count, network, seconds
 from zerokit.cli.output import print_json
 from zerokit.console import note, progress
-from zerokit.documents import printable
-from zerokit.errors import ConfigError, visible
+from zerokit.errors import ConfigError, printable, visible
 from zerokit.files import check_writable, write_file
 from zerokit.reporting.terminal import show
 from zerokit.units import format_bytes, parse_count, quantity

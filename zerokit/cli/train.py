@@ -76,7 +76,7 @@ def train(
         from zerokit.training.upload import check_upload
 
         if recipe is not None and (reason := unreadable_reason(recipe)) is not None:
-            raise LaunchError(f"{reason}, and each rank reads it", where=str(recipe), hint="Save the recipe to a file")
+            raise LaunchError(f"{reason}, and each rank reads it", where=recipe, hint="Save the recipe to a file")
         loaded = load_recipe(recipe, overrides)
         with explain_file_errors():
             check_recipe_quickly(loaded)

@@ -43,7 +43,7 @@ def file_state(file: Path) -> tuple[int, ...]:
 def check_unchanged(file: Path, content: FileContent) -> None:
     """Check that a file still has the content that was read; raises DataError if not."""
     if file_state(file) != content.state and _digest_file(file) != content.digest:
-        raise DataError("the file was changed while it was read", where=str(file), hint="Start again")
+        raise DataError("the file was changed while it was read", where=file, hint="Start again")
 
 
 def _content_of(file: Path, digests: DigestCache) -> FileContent:

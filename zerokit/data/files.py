@@ -89,9 +89,9 @@ def report_read_errors(file: Path) -> Iterator[None]:
         yield
     except (OSError, EOFError, *damage) as error:
         if module is None or getattr(error, "errno", None) is not None:  # of the system, not of what is in it
-            raise DataError(str(error), where=str(file), hint="Check that it can be read") from None
+            raise DataError(str(error), where=file, hint="Check that it can be read") from None
         raise DataError(
-            f"the file is damaged or cut off: {error}", where=str(file), hint="Copy or download it again"
+            f"the file is damaged or cut off: {error}", where=file, hint="Copy or download it again"
         ) from None
 
 
@@ -105,7 +105,7 @@ def opened_text(file: Path, newline: str | None) -> Iterator[IO[str]]:
                 yield text
         except UnicodeDecodeError as error:
             _refuse_line(file)
-            raise DataError(str(error), where=str(file), hint="Save it as UTF-8") from None
+            raise DataError(str(error), where=file, hint="Save it as UTF-8") from None
 
 
 def numbered_lines(file: Path) -> Iterator[tuple[int, bytes]]:
@@ -142,7 +142,7 @@ def _refuse_wide_characters(file: Path) -> None:
     halves = start[::2], start[1::2]
     is_wide = len(start) >= 8 and any(start) and not all(any(half) for half in halves)
     if has_mark or is_wide:
-        raise DataError("the file is not UTF-8 but UTF-16 or UTF-32", where=str(file), hint="Save it as UTF-8")
+        raise DataError("the file is not UTF-8 but UTF-16 or UTF-32", where=file, hint="Save it as UTF-8")
 
 
 def local_files(name: str, where: str, split: str | None = "train") -> list[Path]:

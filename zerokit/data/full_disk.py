@@ -46,9 +46,9 @@ def _no_room(full: OSError) -> DataError:
         if file.is_relative_to(of_hub.absolute()):
             what, variable, folder = "the cache of the Hub", "HF_HUB_CACHE", of_hub
         elif not file.is_relative_to(folder.absolute()):
-            return DataError("no room is left on its disk", where=str(file.parent), hint="Make room there")
+            return DataError("no room is left on its disk", where=file.parent, hint="Make room there")
     return DataError(
         f"no room is left on the disk of {what}",
-        where=str(folder),
+        where=folder,
         hint=f"Make room there, or set {variable} to a folder on another disk",
     )

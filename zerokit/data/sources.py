@@ -65,7 +65,7 @@ def no_examples(sources: Sequence[str], files: Sequence[Path], where: str) -> Da
     """The error for sources, or their files, without examples."""
     hint = "Give it at least one example"
     if (empty := next((file for file in files if file.stat().st_size == 0), None)) is not None:
-        return DataError("the file is empty", where=str(empty), hint=hint)
+        return DataError("the file is empty", where=empty, hint=hint)
     return DataError(f"'{', '.join(sources)}' has no examples", where=where, hint=hint)
 
 

@@ -146,6 +146,6 @@ def _report_read_errors(file: Path) -> Iterator[None]:
     except (pa.ArrowException, OSError, ValueError, NotImplementedError) as error:
         raise DataError(
             f"the file cannot be read: {error}",
-            where=str(file),
+            where=file,
             hint="Check how it was written; it needs at least one example",
         ) from error

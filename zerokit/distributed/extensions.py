@@ -25,8 +25,7 @@ from zerokit import console
 from zerokit.distributed.group import RankGroup, count_gpus
 from zerokit.distributed.process_table import process_with
 from zerokit.distributed.shared_memory import check_shared_memory
-from zerokit.documents import printable
-from zerokit.errors import LaunchError
+from zerokit.errors import LaunchError, printable
 from zerokit.files import cache_folder, write_file
 from zerokit.staging import open_private_file
 

@@ -28,7 +28,7 @@ def check_shared_memory(ranks: Ranks) -> None:
         raise LaunchError(
             f"has {format_bytes(free)} free, and {quantity(ranks.local_world_size, 'CPU rank')} of this node "
             f"take {format_bytes(needed)}",
-            where=str(SHARED_MEMORY),
+            where=SHARED_MEMORY,
             hint="Start the container with --shm-size=1g or --ipc=host, or start fewer ranks",
         )
 

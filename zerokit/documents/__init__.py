@@ -27,7 +27,6 @@ from zerokit.documents.reading import (
     MAX_BYTES,
     MAX_TABLE_BYTES,
     parse_document,
-    printable,
     read_bytes,
     read_document,
     starts_as_json,

@@ -12,7 +12,7 @@ from zerokit.documents.document import Document
 from zerokit.documents.json_reader import parse_json
 from zerokit.documents.regular_files import COPY_HINT, NAME_HINT, unreadable_reason
 from zerokit.documents.yaml_reader import parse_yaml
-from zerokit.errors import DocumentError
+from zerokit.errors import DocumentError, printable
 
 _JSON = (".json", ".jsonc")
 _YAML = (".yaml", ".yml")
@@ -139,11 +139,6 @@ def _first_of_pipe(descriptor: int, name: str) -> bytes:
                 raise DocumentError("is a pipe that nobody writes to", where=name, hint="Name a file")
     os.set_blocking(descriptor, True)
     return first
-
-
-def printable(path: str | Path) -> str:
-    """A path as text; bytes that are not UTF-8 are replaced."""
-    return str(path).encode(errors="surrogateescape").decode(errors="replace")
 
 
 def parse_document(

@@ -60,7 +60,7 @@ def check_regular(path: Path, folder: Path | None = None) -> None:
         DocumentError: it is not a regular file, or not in the folder.
     """
     if (reason := unreadable_reason(path, folder)) is not None:
-        raise DocumentError(reason, where=str(path), hint=COPY_HINT if folder is not None else NAME_HINT)
+        raise DocumentError(reason, where=path, hint=COPY_HINT if folder is not None else NAME_HINT)
 
 
 COPY_HINT = "Replace it with a copy of the file"

@@ -12,8 +12,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import BinaryIO
 
-from zerokit.documents import printable, unreadable_reason
-from zerokit.errors import DocumentError
+from zerokit.documents import unreadable_reason
+from zerokit.errors import DocumentError, printable
 
 HEAD_BYTES = 1 << 20
 TAIL_BYTES = 4 << 20

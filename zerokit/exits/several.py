@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
-from zerokit.documents import is_folder, printable, unreadable_reason
-from zerokit.errors import DocumentError
+from zerokit.documents import is_folder, unreadable_reason
+from zerokit.errors import DocumentError, printable
 from zerokit.exits import gloo, nccl
 from zerokit.exits.causes import GLOO_TIMEOUT, NCCL_TIMEOUT, Weight
 from zerokit.exits.explain import Explanation, explain_log

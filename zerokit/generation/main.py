@@ -22,8 +22,8 @@ from zerokit.distributed.group import RankGroup, check_launch, run_on_all_ranks
 from zerokit.distributed.libraries import set_up_libraries
 from zerokit.distributed.run_policy import RunPolicy
 from zerokit.distributed.shared_memory import release_shared_memory
-from zerokit.documents import dotted, path_exists, printable
-from zerokit.errors import ConfigError, ZerokitError, collect_errors, raise_together
+from zerokit.documents import dotted, path_exists
+from zerokit.errors import ConfigError, ZerokitError, collect_errors, printable, raise_together
 from zerokit.extras import require
 from zerokit.generation.model import check_quickly, find_model, read_model
 from zerokit.generation.options import Options
@@ -306,7 +306,7 @@ def _refuse_input(output: Path | None, inputs: Sequence[Path]) -> None:
         return
     if any(path_exists(file) and output.samefile(file) for file in inputs):
         problem = "has the prompts, which results would replace"
-        raise ConfigError(problem, where=printable(output), hint="Name another file")
+        raise ConfigError(problem, where=output, hint="Name another file")
 
 
 def check_options(options: Options, *, output: bool = True, inputs: bool = True) -> Sampling:

@@ -31,8 +31,7 @@ from zerokit.checkpoint.source import (
     check_weights,
     resolve_checkpoint,
 )
-from zerokit.documents import printable
-from zerokit.errors import ModelError
+from zerokit.errors import ModelError, printable
 from zerokit.extras import require
 
 if TYPE_CHECKING:
@@ -140,7 +139,7 @@ def load_model(files: ModelFiles, dtype: torch.dtype, *, trust_remote_code: bool
         return adapted.merge_and_unload()
     except ERRORS_OF_PEFT as error:
         problem = f"peft cannot merge it into the weights, as --mode tensor needs: {reason(error)}"
-        raise ModelError(problem, where=printable(files.adapter), hint="Use another mode") from error
+        raise ModelError(problem, where=files.adapter, hint="Use another mode") from error
 
 
 def _untie_adapted(model: Any) -> None:

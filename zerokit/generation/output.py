@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from zerokit.console import discard
-from zerokit.documents import is_file, printable, replace_nonfinite
-from zerokit.errors import DataError, ZerokitError, visible_json
+from zerokit.documents import is_file, replace_nonfinite
+from zerokit.errors import DataError, ZerokitError, printable, visible_json
 from zerokit.files import check_writable, explain_file_errors, explain_write_errors, new_file
 from zerokit.generation.prompts import Prompt, Prompts
 from zerokit.generation.sampling import end_tokens
@@ -43,7 +43,7 @@ def check_output(path: Path | None, *, force: bool, resume: bool = False) -> Non
     if partial is not None:
         if os.path.lexists(partial) and not (force or resume):
             hint = "Add --resume to continue that run, or --force to start over"
-            raise ZerokitError("a run that was stopped has left it", where=printable(partial), hint=hint)
+            raise ZerokitError("a run that was stopped has left it", where=partial, hint=hint)
         check_writable(partial)
 
 
@@ -206,7 +206,7 @@ class Results:
             with file:
                 if is_empty:  # this run has just made it
                     self._partial.unlink()
-            raise ZerokitError("another run has written it meanwhile", where=printable(self.path), hint=_MEANWHILE)
+            raise ZerokitError("another run has written it meanwhile", where=self.path, hint=_MEANWHILE)
         return file
 
     def finish(self) -> None:
@@ -282,7 +282,7 @@ def _open_partial(partial: Path | None) -> IO[bytes]:
     except OSError:
         pass  # a file system without locks
     if not is_locked or not _is_open_at(file, partial):  # which the other run has just finished
-        raise ZerokitError("another run is writing it", where=printable(partial), hint="Wait for its end")
+        raise ZerokitError("another run is writing it", where=partial, hint="Wait for its end")
     return file
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from zerokit.documents import printable, read_bytes
-from zerokit.errors import LaunchError
+from zerokit.documents import read_bytes
+from zerokit.errors import LaunchError, printable
 
 _LINE = re.compile(r"(?P<host>[A-Za-z0-9_][\w.:%-]*)\s+slots\s*=\s*(?P<slots>\d{1,4})\s*(?:#.*)?")
 """A host must not start with a hyphen, because ssh would read an option."""

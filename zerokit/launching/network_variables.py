@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from zerokit.documents import printable, read_document
+from zerokit.documents import read_document
 from zerokit.errors import LaunchError
 
 _NAME = re.compile(r"(?:NCCL|GLOO)_[A-Z0-9_]{1,60}")
@@ -26,16 +26,16 @@ def read_network_variables(path: Path) -> dict[str, str]:
     report = read_document(path).data
     checks = report.get("checks") if isinstance(report, dict) else None
     if not isinstance(checks, list) or not all(isinstance(result, dict) for result in checks):
-        raise LaunchError("is no report of 'zerokit doctor --format json'", where=printable(path), hint=_AGAIN)
+        raise LaunchError("is no report of 'zerokit doctor --format json'", where=path, hint=_AGAIN)
     found: dict[str, str] = {}
     for result in checks:
         variables = result.get("variables", {})
         for name, value in variables.items() if isinstance(variables, dict) else ():
             if not _NAME.fullmatch(name):
                 problem = f"has '{name}', which the doctor never sets"
-                raise LaunchError(problem, where=printable(path), hint=_AGAIN)
+                raise LaunchError(problem, where=path, hint=_AGAIN)
             if not (isinstance(value, str) and _VALUE.fullmatch(value)):
                 problem = f"has an invalid value of '{name}'"
-                raise LaunchError(problem, where=printable(path), hint=_AGAIN)
+                raise LaunchError(problem, where=path, hint=_AGAIN)
             found[name] = value
     return found

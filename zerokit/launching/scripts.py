@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from zerokit.choices import DEFAULT_PORT, SAFE_PATH, LaunchTarget
-from zerokit.documents import printable
-from zerokit.errors import LaunchError, visible
+from zerokit.errors import LaunchError, printable, visible
 from zerokit.units import quantity
 
 
@@ -75,7 +74,7 @@ def launch_script(job: Job, target: LaunchTarget) -> str:
         _check_hosts(job, job.hosts)
     for path in (job.recipe, job.folder):
         if printable(path) != str(path):
-            raise LaunchError("has a name that is not valid text", where=printable(path), hint="Rename it")
+            raise LaunchError("has a name that is not valid text", where=path, hint="Rename it")
     return _TARGETS[target](job)
 
 
@@ -173,9 +172,7 @@ def _in_folder(job: Job, why: str) -> Path:
     """The recipe's path in the job's folder; only that folder exists where the job runs."""
     recipe, folder = job.recipe.resolve(), job.folder.resolve()  # links may lead out of it
     if not recipe.is_relative_to(folder):
-        raise LaunchError(
-            f"lies outside this folder, {why}", where=str(job.recipe), hint="Run this in a folder above it"
-        )
+        raise LaunchError(f"lies outside this folder, {why}", where=job.recipe, hint="Run this in a folder above it")
     return recipe.relative_to(folder)
 
 

@@ -17,13 +17,12 @@ from zerokit.documents import (
     is_file,
     is_folder,
     parse_document,
-    printable,
     read_bytes,
     starts_as_json,
     unreadable_reason,
 )
 from zerokit.documents.causes import has_tags
-from zerokit.errors import DocumentError
+from zerokit.errors import DocumentError, printable
 from zerokit.findings import Finding
 from zerokit.lint.recognition import is_meant, mentions_ds_config, mentions_launch, refuse_other_files
 from zerokit.lint.run import OnBug, Report, Select, check_document, check_launch_document, everything, launched_run
@@ -53,9 +52,7 @@ def files_in(paths: Sequence[Path], *, skip_others: bool = False) -> Iterator[Pa
             continue
         found = [file for file in _settings_files(path) if is_meant_file(file)]
         if not found:
-            yield DocumentError(
-                "there is no ds_config in this folder", where=printable(path), hint="Name the file itself"
-            )
+            yield DocumentError("there is no ds_config in this folder", where=path, hint="Name the file itself")
         yield from found
 
 

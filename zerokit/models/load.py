@@ -160,7 +160,7 @@ def _read(file: Path, name: str, folder: Path | None = None) -> _Config:
             raise ModelError(error.message, where=error.where, hint=error.hint) from None
         return _Config(data, lambda path: f"{file} ({dotted(path)})" if path else str(file), name)
     if not isinstance(document.data, dict):
-        raise ModelError("is not a model's config.json", where=str(file), hint="It holds no section {...}")
+        raise ModelError("is not a model's config.json", where=file, hint="It holds no section {...}")
     return _Config(document.data, document.where, name)
 
 

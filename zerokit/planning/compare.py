@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
-from zerokit.documents import printable, read_bytes
-from zerokit.errors import ConfigError, DocumentError, visible
+from zerokit.documents import read_bytes
+from zerokit.errors import ConfigError, DocumentError, printable, visible
 from zerokit.planning.report import Part, Plan, PlanReport, Range
 
 _MOST_BYTES = 64 << 20
@@ -74,14 +74,14 @@ def compare(run_file: Path, plan_file: Path) -> Comparison:
     run = _read(run_file, MeasuredRun, "run.json", "zerokit train")
     report = _read(plan_file, PlanReport, "plan.json", "zerokit plan -o")
     if not report.plans:
-        raise ConfigError("has no plan", where=printable(plan_file), hint="Name the plan.json of the run")
+        raise ConfigError("has no plan", where=plan_file, hint="Name the plan.json of the run")
     if run.step_seconds is None or run.steps <= run.resumed_from_step:
-        raise ConfigError("has no trained step", where=printable(run_file), hint="Name the run.json of a run")
+        raise ConfigError("has no trained step", where=run_file, hint="Name the run.json of a run")
     if abs(run.num_parameters - report.num_parameters) > _SAME_MODEL * report.num_parameters:
         raise ConfigError(
             f"this run has {run.num_parameters:,} parameters, and the plan is of {visible(report.model)} with "
             f"{report.num_parameters:,}",
-            where=printable(run_file),
+            where=run_file,
             hint="Name the plan.json of this run",
         )
     place, plan = min(enumerate(report.plans, 1), key=lambda one: (len(list(_different(one[1], run))), one[0]))

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from zerokit import __version__
-from zerokit.documents import printable
-from zerokit.errors import ZerokitError, visible
+from zerokit.errors import ZerokitError, printable, visible
 from zerokit.files import explain_write_errors, write_file
 from zerokit.launching.scripts import Job, launch_script
 from zerokit.planning.job import PlanJob
@@ -87,7 +86,7 @@ def write_folder(folder: Path, files: Mapping[str, str], *, force: bool) -> None
                 return
             for name in files:
                 if (target / name).is_dir():
-                    raise ZerokitError("is a folder", where=printable(target / name), hint="Move it away")
+                    raise ZerokitError("is a folder", where=target / name, hint="Move it away")
             for name in files:
                 (staging / name).replace(target / name)
     finally:

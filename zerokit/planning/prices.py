@@ -20,8 +20,8 @@ from statistics import median_low
 from typing import NamedTuple
 
 from zerokit.data.files import opened_text
-from zerokit.documents import is_file, printable, unreadable_reason
-from zerokit.errors import ZerokitError
+from zerokit.documents import is_file, unreadable_reason
+from zerokit.errors import ZerokitError, printable
 from zerokit.files import cache_folder, write_file
 from zerokit.hardware.gpus import Gpu, Price, find_gpu, gpus, sources
 from zerokit.planning.report import PriceUsed
@@ -110,7 +110,7 @@ def load_prices(given: Sequence[str] = (), file: Path | None = None, *, spot: bo
         if not found:
             kind = "spot price" if spot else "price on demand"
             hint = "Give the file of another provider" + ("" if spot else ", or --spot")
-            raise ZerokitError(f"has no {kind} of a known GPU", where=printable(file), hint=hint)
+            raise ZerokitError(f"has no {kind} of a known GPU", where=file, hint=hint)
     else:
         found = {} if spot else {gpu.name: _bundled_price(gpu, gpu.price) for gpu in gpus() if gpu.price}
         if cache.is_file():

@@ -237,7 +237,7 @@ class Recording:
                 return cls(**{name: arrays[name] for name in arrays.files if name != "rest"}, **rest)
         except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
             raise DocumentError(
-                "is not a recording of a rehearsal", where=str(path), hint="Name a file that the rehearsal wrote"
+                "is not a recording of a rehearsal", where=path, hint="Name a file that the rehearsal wrote"
             ) from None
 
     def _check(self) -> None:

@@ -20,7 +20,6 @@ from zerokit import console, staging
 from zerokit.checkpoint.unfinished import UNFINISHED, move_to_unfinished, remove_all_unfinished
 from zerokit.choices import OUTPUT_DIR
 from zerokit.distributed.group import RankGroup
-from zerokit.documents import printable
 from zerokit.errors import RecipeError, ZerokitError, collect_errors, raise_together
 from zerokit.recipe import LoadedRecipe
 from zerokit.tables import table_of
@@ -152,7 +151,7 @@ class OutputFolder:
         if not can_link_current(self.path):
             problem = "was not made by zerokit, which needs this name for a link"
             hint = "Move it away, or name another output folder"
-            errors.append(ZerokitError(problem, where=printable(self.path / CURRENT), hint=hint))
+            errors.append(ZerokitError(problem, where=self.path / CURRENT, hint=hint))
         raise_together(errors)
 
     @contextmanager

@@ -133,7 +133,7 @@ def read_identity(checkpoint: Path) -> Identity | None:
         return found
     except (DocumentError, TypeError, KeyError, ValueError) as error:
         raise CheckpointError(
-            f"cannot be read: {error}", where=str(file), hint="Remove it to resume without a comparison"
+            f"cannot be read: {error}", where=file, hint="Remove it to resume without a comparison"
         ) from None
 
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from zerokit.checkpoint.step_folder import find_step_folder
 from zerokit.distributed.group import RankGroup
-from zerokit.documents import printable
 from zerokit.errors import CheckpointError
 from zerokit.patches import PrivateAttribute
 
@@ -90,7 +89,7 @@ def _own_part(engine: Any, step: Path) -> Mapping[str, Any]:
     if lost is not None or len(saved["fp32_flat_groups"]) != len(masters):
         raise CheckpointError(
             f"has no file '{lost}' in {there.name}" if lost else "has other groups of parameters than this run",
-            where=printable(step),
+            where=step,
             hint="Go on with the ds_config and the versions that it was saved with",
         )
     folder = Path(optimizer.optimizer_swapper.swap_folder)

@@ -20,8 +20,8 @@ from zerokit.checkpoint.torch_file import read_archive
 from zerokit.choices import OUTPUT_DIR
 from zerokit.distributed.group import RankGroup
 from zerokit.distributed.run_policy import RunPolicy
-from zerokit.documents import COPY_HINT, first_unreadable, printable, read_document
-from zerokit.errors import CheckpointError, DocumentError, RecipeError, nearest
+from zerokit.documents import COPY_HINT, first_unreadable, read_document
+from zerokit.errors import CheckpointError, DocumentError, RecipeError, nearest, printable
 from zerokit.recipe import LoadedRecipe
 from zerokit.recipe.training_keys import NO_LIMIT
 from zerokit.resolving.contradictions import Resolved
@@ -87,7 +87,7 @@ def find_resume(group: RankGroup, resolved: Resolved, loaded: LoadedRecipe) -> P
                 raise
             raise CheckpointError(
                 f"rank 0 resumes from it, and rank {group.ranks.rank} does not see it whole: {error.message}",
-                where=str(folder),
+                where=folder,
                 hint="Put it on a disk that all machines share, and wait until all of them see its files",
             ) from None
 
@@ -117,7 +117,7 @@ def _last_whole(output_dir: Path, where: str) -> Path:
     for link in dangling_checkpoints(output_dir):
         if checkpoint_number(link) > checkpoint_number(folder):
             raise CheckpointError(
-                "is a link to a missing folder", where=printable(link), hint="Restore the folder, or remove the link"
+                "is a link to a missing folder", where=link, hint="Restore the folder, or remove the link"
             )
     for later in found[found.index(folder) + 1 :]:
         _check_readable(later)
@@ -231,7 +231,7 @@ def _check_whole(folder: Path, where: str, world_size: int) -> None:
     if problem is not None:
         earlier = _earlier(folder)
         hint = _ANOTHER if earlier is None else f"Continue with --resume {printable(earlier)}"
-        raise CheckpointError(problem, where=str(folder), hint=hint)
+        raise CheckpointError(problem, where=folder, hint=hint)
     num_parts = num_saving_ranks(folder)
     if not RunPolicy.current().reads_weights and num_parts not in (0, world_size):
         saved = quantity(num_parts, "rank")
@@ -254,7 +254,7 @@ def _check_readable(folder: Path) -> None:
     """Refuse a checkpoint-N with a special file or a link that leads out of it (CheckpointError)."""
     with suppress(OSError):  # reported by missing_part
         if (found := first_unreadable(folder)) is not None:
-            raise CheckpointError(found[1], where=printable(found[0]), hint=COPY_HINT)
+            raise CheckpointError(found[1], where=found[0], hint=COPY_HINT)
 
 
 def missing_part(folder: Path) -> str | None:

@@ -228,7 +228,7 @@ def _fit(trainer: Trainer, context: RunContext, resume: Path | None) -> Any:
         if "loss scale already at minimum" in str(error):
             raise RunError(
                 "fp16 does not train this model: its gradients overflow at the smallest loss scale",
-                where=str(context.output_dir),
+                where=context.output_dir,
                 hint="Train in bf16 or fp32, or lower training.learning_rate",
             ) from error
         # The scheduler's steps are known only now, when transformers compares them with the ds_config.

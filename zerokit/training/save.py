@@ -66,7 +66,7 @@ def _publish_saved(output_dir: Path, problems: DiskProblems, report: RunReport, 
         f"{left[-1]} is left: make room, and go on with --resume auto" if left else "No checkpoint is left. Make room"
     )
     why = "; ".join(problems)
-    raise RunError(f"the trained model cannot be saved: {why}", where=str(output_dir), hint=kept)
+    raise RunError(f"the trained model cannot be saved: {why}", where=output_dir, hint=kept)
 
 
 def _publish(staging: Path, output_dir: Path, report: RunReport, policy: RunPolicy) -> list[Path]:

@@ -330,7 +330,7 @@ def read_position(checkpoint: Path) -> Position:
     if not file.is_file():
         raise CheckpointError(
             f"has no {POSITION_FILE}, which says where in its data to go on",
-            where=str(checkpoint),
+            where=checkpoint,
             hint="Its run did not stream them: remove data.streaming",
         )
     try:
@@ -341,4 +341,4 @@ def read_position(checkpoint: Path) -> Position:
         reason = "has a number that is none"
     except (DocumentError, TypeError) as error:
         reason = str(error)
-    raise CheckpointError(f"cannot be read: {reason}", where=str(file), hint="Continue from an earlier checkpoint-N")
+    raise CheckpointError(f"cannot be read: {reason}", where=file, hint="Continue from an earlier checkpoint-N")

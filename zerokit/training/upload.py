@@ -71,7 +71,7 @@ def upload(folder: Path, repo: str) -> str:
         why = error.message if isinstance(error, ZerokitError) else describe_failure(error, "room for it")
         raise RunError(
             f"the model is saved, and not uploaded: {why}",
-            where=str(folder),
+            where=folder,
             hint=f"Try again with 'hf upload {repo} {folder}'",
         ) from None
     return address

@@ -178,13 +178,13 @@ def _check_script(script: str | Path, module: bool) -> None:
     if module:
         _check_module(str(script))
     elif is_folder(path):
-        raise ZerokitError("is a folder", where=str(script), hint="Name the Python file in it that trains")
+        raise ZerokitError("is a folder", where=script, hint="Name the Python file in it that trains")
     elif not path_exists(path):
         hint = "Name a Python file, after all options of zerokit rehearse"
-        raise ZerokitError("no such script", where=str(script), hint=hint)
+        raise ZerokitError("no such script", where=script, hint=hint)
     elif path.suffix not in ("", ".py", ".pyw", ".pyc"):
         hint = "Name the Python file that trains; what follows it is its own"
-        raise ZerokitError(f"is no Python script, but a {path.suffix} file", where=str(script), hint=hint)
+        raise ZerokitError(f"is no Python script, but a {path.suffix} file", where=script, hint=hint)
 
 
 def _check_module(name: str) -> None:
@@ -209,4 +209,4 @@ def _check_launcher(options: RehearsalOptions) -> None:
             hint="Leave one of the two options out",
         )
     if config is not None and not is_file(Path(config)):
-        raise ZerokitError("no such file", where=str(config), hint="accelerate config writes one")
+        raise ZerokitError("no such file", where=config, hint="accelerate config writes one")

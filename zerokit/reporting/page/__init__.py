@@ -13,8 +13,8 @@ from pathlib import Path, PurePath
 from typing import Any, Literal
 
 from zerokit import __version__, units
-from zerokit.documents import is_file, printable
-from zerokit.errors import ZerokitError
+from zerokit.documents import is_file
+from zerokit.errors import ZerokitError, printable
 from zerokit.files import write_file
 from zerokit.reporting.categories import CATEGORIES, COLOURS, category_words
 from zerokit.reporting.losses import read_losses

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic_core import from_json
 
-from zerokit.documents import dotted, printable, read_bytes
+from zerokit.documents import dotted, read_bytes
 from zerokit.errors import DocumentError
 from zerokit.reporting.verdicts import HostFit, Verdict
 from zerokit.tables import table_of
@@ -48,7 +48,7 @@ def read_document(file: Path) -> Any:
     try:
         return from_json(read_bytes(file, max_bytes=_MAX_BYTES), allow_inf_nan=False)
     except ValueError as error:
-        raise DocumentError(f"is not JSON: {error}", where=printable(file), hint=_HINT) from None
+        raise DocumentError(f"is not JSON: {error}", where=file, hint=_HINT) from None
 
 
 def parse(data: Any, where: str) -> tuple[str, Any]:
