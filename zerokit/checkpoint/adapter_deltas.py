@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from zerokit.checkpoint.element_reader import BLOCK_ELEMENTS, ElementReader, converter
+from zerokit.checkpoint.element_reader import BLOCK_ELEMENTS, Block, ElementReader, converter
 
 if TYPE_CHECKING:
-    from zerokit.checkpoint.element_reader import Block
     from zerokit.checkpoint.tensors import NamedTensor
 
 _Rows = Callable[[], Iterator[tuple[int, Any]]]

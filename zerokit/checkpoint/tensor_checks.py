@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from zerokit.checkpoint.element_reader import CONVERTIBLE, converter, is_finite
+from zerokit.checkpoint.element_reader import CONVERTIBLE, Block, ElementReader, converter, is_finite
 from zerokit.errors import CheckpointError
 
 if TYPE_CHECKING:
     from zerokit.checkpoint.deepspeed_folder import DeepSpeedCheckpoint
-    from zerokit.checkpoint.element_reader import Block, ElementReader
     from zerokit.checkpoint.tensors import NamedTensor
 
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from zerokit import choices, console
+from zerokit.choices import Target
 from zerokit.cli.command import required_unless, with_options
 from zerokit.cli.output import print_json
 from zerokit.errors import ConfigError, ModelError
 from zerokit.units import quantity
 
 if TYPE_CHECKING:
-    from zerokit.choices import Target
     from zerokit.documents import Document
     from zerokit.models import ModelShape
     from zerokit.recipe import LoadedRecipe

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from zerokit.data.content import FileContent, digest_files
 from zerokit.data.files import TABLES, common_format, find_files, format_of
 from zerokit.data.full_disk import report_full_disk
+from zerokit.data.json_rows import Rows
 from zerokit.data.rows import read_rows
 from zerokit.errors import DataError
 from zerokit.hub import describe_failure
 
 if TYPE_CHECKING:
-    from zerokit.data.json_rows import Rows
     from zerokit.data.row_dataset import RowDataset
 
 

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from zerokit.data.content import sampled_digest
 from zerokit.data.files import TABLES, common_format, find_files
+from zerokit.data.json_rows import Row
 from zerokit.data.sources import load_hub, no_examples, read_examples
 from zerokit.errors import DataError, ZerokitError
 
 if TYPE_CHECKING:
     from datasets import IterableDataset
-
-    from zerokit.data.json_rows import Row
 
 _FIRST_ROWS = 100
 """Rows of JSON whose keys are the columns."""

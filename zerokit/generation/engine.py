@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from zerokit.distributed.group import device_precision
 from zerokit.distributed.leaf_modules import set_leaf_modules
+from zerokit.distributed.ranks import Ranks
 from zerokit.generation.ds_config import Device, Engine
-from zerokit.generation.model import load_model
+from zerokit.generation.model import ModelFiles, load_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from zerokit.distributed.ranks import Ranks
     from zerokit.generation.decoding import Decoding
-    from zerokit.generation.model import ModelFiles
     from zerokit.generation.requests import Decoded, Queue
 
 

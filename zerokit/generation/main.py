@@ -25,7 +25,7 @@ from zerokit.distributed.shared_memory import release_shared_memory
 from zerokit.documents import dotted, path_exists
 from zerokit.errors import ConfigError, ZerokitError, collect_errors, printable, raise_together
 from zerokit.extras import require
-from zerokit.generation.model import check_quickly, find_model, read_model
+from zerokit.generation.model import ModelFiles, check_quickly, find_model, read_model
 from zerokit.generation.options import Options
 from zerokit.generation.output import (
     Completion,
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
     from zerokit.generation.ds_config import Engine
     from zerokit.generation.engine import Generator
-    from zerokit.generation.model import ModelFiles
 
 
 def main(options: Options, *, stuck_after: float) -> int:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from zerokit.models import ModelShape
 from zerokit.releases.versions import parse_version
 
 if TYPE_CHECKING:
-    from zerokit.models import ModelShape
     from zerokit.recipe import Recipe
 
 

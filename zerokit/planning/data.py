@@ -20,6 +20,7 @@ from zerokit.errors import ConfigError, DataError
 from zerokit.hardware import GPUS_PER_NODE
 from zerokit.hub import cached_repository
 from zerokit.planning.workload import Workload, check_in_range
+from zerokit.recipe import LoadedRecipe
 from zerokit.recipe.model import DataSection, TaskSection
 from zerokit.training.formats import detect_format
 from zerokit.training.packing import best_fit
@@ -27,7 +28,6 @@ from zerokit.units import format_count
 
 if TYPE_CHECKING:
     from zerokit.models import ModelShape
-    from zerokit.recipe import LoadedRecipe
 
 DEFAULT_GLOBAL_BATCH_SIZE = 128
 _SEQ_LEN = 2048

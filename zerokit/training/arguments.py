@@ -27,6 +27,7 @@ from zerokit.documents import Document, KeyPath, value_at
 from zerokit.errors import ConfigError, ModelError, RecipeError
 from zerokit.lint.refusals import errors_of_training
 from zerokit.models import load_model_shape
+from zerokit.recipe import LoadedRecipe
 from zerokit.recipe.training_keys import OwnKeys, check_without_imports
 from zerokit.resolving.arguments import TRAINER_DEFAULTS
 from zerokit.resolving.contradictions import Resolved, resolve_for_trainer
@@ -40,8 +41,6 @@ from zerokit.writing.named_optimizer import recipe_ds_config, write_optimizer
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, TrainingArguments
-
-    from zerokit.recipe import LoadedRecipe
 
 # Where the Trainer's own default is not what a person who fine-tunes expects.
 _DEFAULTS: dict[str, Any] = {

@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import BaseModel
+
 from zerokit.checkpoint.step_folder import IDENTITY_FILE
 from zerokit.config.base import AUTO, ZERO
 from zerokit.config.key_index import canonical, section_at
@@ -19,16 +21,15 @@ from zerokit.distributed.run_policy import RunPolicy
 from zerokit.documents import KeyPath, dotted, leaves, read_document, replace_nonfinite, value_at
 from zerokit.errors import CheckpointError, DocumentError
 from zerokit.files import write_file
+from zerokit.recipe import LoadedRecipe
 from zerokit.recipe.model import DataSection, TaskSection
 from zerokit.tables import table_of
 from zerokit.training.peft.keys import defaults_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
-    from pydantic import BaseModel
     from transformers import TrainingArguments
 
-    from zerokit.recipe import LoadedRecipe
     from zerokit.training.model import PreparedModel
     from zerokit.training.streaming import Stream
 

@@ -19,6 +19,8 @@ from zerokit.config.base import AUTO, ZERO
 from zerokit.distributed.leaf_modules import calls_some, set_leaf_modules
 from zerokit.errors import ConfigError, ModelError, RecipeError, did_you_mean, raise_together
 from zerokit.models import load_model_shape
+from zerokit.recipe import LoadedRecipe
+from zerokit.recipe.model import ModelSection
 from zerokit.resolving.filled_keys import SIZE_RULES
 from zerokit.training.arguments import ds_config_place
 
@@ -26,8 +28,6 @@ if TYPE_CHECKING:
     import torch
     from transformers import GenerationConfig, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-    from zerokit.recipe import LoadedRecipe
-    from zerokit.recipe.model import ModelSection
     from zerokit.training.tasks.task import Task
 
 

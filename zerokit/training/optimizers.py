@@ -12,13 +12,12 @@ from zerokit.config.base import ZERO
 from zerokit.distributed.group import count_gpus
 from zerokit.distributed.run_policy import RunPolicy
 from zerokit.errors import ConfigError, RecipeError
+from zerokit.recipe import LoadedRecipe
 from zerokit.recipe.zero import offload_device
 from zerokit.units import quantity
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
-
-    from zerokit.recipe import LoadedRecipe
 
 _FOR_GPUS = {"adam": "fused_adam", "adamw": "fused_adam", "lamb": "fused_lamb", "lion": "fused_lion"}
 """Optimizers for which DeepSpeed compiles a CUDA kernel unless they are offloaded."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zerokit.checkpoint.pretrained import CAUSAL_LM
+from zerokit.choices import OptimizerKind
 from zerokit.config import DeepSpeedConfig
 from zerokit.distributed.ranks import Ranks
 from zerokit.errors import ZerokitError
@@ -25,7 +26,6 @@ from zerokit.reporting.verdicts import NEGATIVE, judge, verdict_line
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from zerokit.choices import OptimizerKind
     from zerokit.training.run_context import RunContext
 
 

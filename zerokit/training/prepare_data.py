@@ -10,6 +10,7 @@ from zerokit import console
 from zerokit.checkpoint.source import read_model_config
 from zerokit.data.streams import ExampleStream
 from zerokit.errors import DataError, RecipeError
+from zerokit.recipe import LoadedRecipe
 from zerokit.training.datasets import Examples, Places, digest_sources, duplicates_line, load_datasets, number_examples
 from zerokit.training.examples import Tokenized, describe_left_out, tokenize
 from zerokit.training.formats import describe_format, detect_format, text_columns
@@ -17,14 +18,12 @@ from zerokit.training.run_context import RunContext
 from zerokit.training.streaming import Position, Stream, read_position
 from zerokit.training.tasks import task_of, tasks_for
 from zerokit.training.tasks.labels import describe_labels, known_labels
+from zerokit.training.tasks.task import Task
 from zerokit.training.tokenizer import load_tokenizer, train_tokenizer
 from zerokit.units import quantity
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-    from zerokit.recipe import LoadedRecipe
-    from zerokit.training.tasks.task import Task
 
 
 def note(context: RunContext, line: str | None) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import asdict
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -38,8 +39,6 @@ from zerokit.training.throughput import Throughput, operations_per_token, peak_f
 from zerokit.units import format_bytes, format_seconds, quantity
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from transformers import PreTrainedModel, Trainer
 
     from zerokit.training.run_context import RunContext

@@ -10,18 +10,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zerokit.checkpoint.source import check_weights
+from zerokit.distributed.group import RankGroup
+from zerokit.distributed.run_policy import RunPolicy
 from zerokit.documents import read_document
 from zerokit.errors import CheckpointError, DocumentError, ModelError, RunError
 from zerokit.staging import MARK, is_staging, make_staging, remove, remove_empty
-from zerokit.training.folder import CURRENT, REPLACED, SAVING, can_link_current, checkpoints, is_current_link
-from zerokit.training.report import REPORT_FILE
+from zerokit.training.folder import (
+    CURRENT,
+    REPLACED,
+    SAVING,
+    OutputFolder,
+    can_link_current,
+    checkpoints,
+    is_current_link,
+)
+from zerokit.training.report import REPORT_FILE, RunReport
 
 if TYPE_CHECKING:
-    from zerokit.distributed.group import RankGroup
-    from zerokit.distributed.run_policy import RunPolicy
     from zerokit.training.checkpoint_writer import DiskProblems
-    from zerokit.training.folder import OutputFolder
-    from zerokit.training.report import RunReport
     from zerokit.training.trainer import ZeroTrainer
 
 _NEW_LINK = f"{MARK}-link"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -16,16 +16,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from zerokit import console
+from zerokit.distributed.group import RankGroup
 from zerokit.errors import RunError
 from zerokit.training.folder import checkpoints
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from accelerate import Accelerator
     from transformers import TrainerState, TrainingArguments
-
-    from zerokit.distributed.group import RankGroup
 
 MAX_SKIPPED_FP16_STEPS = 50
 """Steps in a row that DeepSpeed may skip in fp16. From 2^32, a loss scale takes about thirty to settle."""

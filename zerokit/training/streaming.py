@@ -7,7 +7,7 @@ end, no rank waits for another, a broken example ends all of them, and any numbe
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from itertools import islice
 from math import ceil
@@ -21,17 +21,13 @@ from zerokit.data.streams import ExampleStream
 from zerokit.documents import read_document
 from zerokit.errors import CheckpointError, DataError, DocumentError, ZerokitError
 from zerokit.files import write_file
-from zerokit.training.examples import Features, UnusableError, joined_texts, packed_rows
+from zerokit.training.examples import Encoded, Encoder, Features, UnusableError, joined_texts, packed_rows
+from zerokit.training.packing import Layout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     import torch
     from datasets import Dataset
 
-    from zerokit.data.streams import ExampleStream
-    from zerokit.training.examples import Encoded, Encoder
-    from zerokit.training.packing import Layout
     from zerokit.training.tasks.task import Collator
 
 _AT_ONCE = 500

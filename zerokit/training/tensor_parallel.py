@@ -6,20 +6,18 @@ number of groups (``groups._init_tp_mesh_device``), and sums norms over the rank
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from zerokit.config.base import ZERO
+from zerokit.documents import KeyPath
 from zerokit.errors import ConfigError, RecipeError
 from zerokit.training.sequence_parallel import check_parallelism, divided_model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from transformers import PretrainedConfig
 
-    from zerokit.documents import KeyPath
     from zerokit.recipe import LoadedRecipe
 
 SECTION = "tensor_parallel"

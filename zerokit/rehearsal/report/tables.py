@@ -20,17 +20,14 @@ from zerokit.rehearsal.report.report import (
 )
 from zerokit.reporting.categories import category_words
 from zerokit.reporting.phases import phase_words
-from zerokit.reporting.tables import table
-from zerokit.reporting.terminal import show
+from zerokit.reporting.tables import Cells, Row, table
+from zerokit.reporting.terminal import Part, show
 from zerokit.reporting.verdicts import stuck_line, verdict_line
 from zerokit.reporting.work import TIME_PARTS
 from zerokit.units import format_bytes, format_count, format_seconds, format_span, quantity
 
 if TYPE_CHECKING:
     from rich.text import Text
-
-    from zerokit.reporting.tables import Cells, Row
-    from zerokit.reporting.terminal import Part
 
 _MOST_ROWS = 20
 _MOST_CHANGES = 2

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from zerokit.errors import RecipeError, nearest, raise_together
+from zerokit.recipe import LoadedRecipe
 from zerokit.spelling import mistyped
 from zerokit.training.peft.keys import VIRTUAL_TOKENS, PeftSettings, config_class
 from zerokit.training.peft.prompts import drop_virtual_token_logits
@@ -20,9 +21,6 @@ from zerokit.training.peft.prompts import drop_virtual_token_logits
 if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PretrainedConfig, PreTrainedModel, TrainingArguments
-
-    from zerokit.recipe import LoadedRecipe
-    from zerokit.training.peft.keys import PeftSettings
 
 _NO_MODULE = "NoMatchingPeftModuleError"
 """peft's error if all named modules are left out; older releases lack it."""

@@ -14,7 +14,9 @@ import torch
 from zerokit.config.base import ZERO
 from zerokit.distributed.group import count_gpus
 from zerokit.errors import RecipeError
-from zerokit.training.model import check_experts, positions_of
+from zerokit.recipe import LoadedRecipe
+from zerokit.resolving.contradictions import Resolved
+from zerokit.training.model import PreparedModel, check_experts, positions_of
 from zerokit.training.packing import CACHE_NAMES
 from zerokit.training.peft.adapter import adapted_model
 from zerokit.training.peft.keys import PeftSettings
@@ -23,9 +25,6 @@ if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel
 
-    from zerokit.recipe import LoadedRecipe
-    from zerokit.resolving.contradictions import Resolved
-    from zerokit.training.model import PreparedModel
     from zerokit.training.tasks.task import Task
 
 _OTHERS = "Choose peft.type lora or ia3"

@@ -12,6 +12,7 @@ from pydantic import ConfigDict, FiniteFloat, PydanticUserError, TypeAdapter, Va
 
 from zerokit.errors import RecipeError, ZerokitError, collect_errors, did_you_mean, raise_together
 from zerokit.extras import require
+from zerokit.recipe import LoadedRecipe
 from zerokit.recipe.model import PeftType
 from zerokit.recipe.synonyms import meant
 from zerokit.spelling import mistyped
@@ -20,8 +21,6 @@ from zerokit.validation import wrong_value
 
 if TYPE_CHECKING:
     from peft import PeftConfig
-
-    from zerokit.recipe import LoadedRecipe
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from zerokit.data.encoding import check_chat, count_shared, count_tokens, encode, render_chat, value_kind
 from zerokit.errors import DataError, nearest
+from zerokit.recipe.model import Columns, Format, TaskSection
 from zerokit.training.examples import IGNORED, Encoded, Encoder, UnusableError, text_of, text_or_none
 from zerokit.training.formats import ROLES, messages_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-    from zerokit.recipe.model import Columns, Format, TaskSection
 
 _OTHER_TEMPLATE = "Fix it, or use a tokenizer with another chat template"
 _MOST_ROLES = 4

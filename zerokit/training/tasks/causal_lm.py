@@ -8,7 +8,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from zerokit.errors import RecipeError
-from zerokit.reporting.tables import STRONG
+from zerokit.recipe import LoadedRecipe
+from zerokit.recipe.model import Columns, Format
+from zerokit.reporting.tables import STRONG, StyledLine
 from zerokit.training.examples import IGNORED
 from zerokit.training.model import class_of
 from zerokit.training.packing import Layout, document_starts, packing_unsupported_reason, row_length, rows_for
@@ -17,16 +19,11 @@ from zerokit.training.preview import marked
 from zerokit.training.sequence_parallel import check_model
 from zerokit.training.tasks.answers import AnswerEncoder
 from zerokit.training.tasks.generated import answer_metrics, generated_scores
-from zerokit.training.tasks.task import Task, ratio, sum_from_mean, uses_router_loss
+from zerokit.training.tasks.task import Collator, Task, ratio, sum_from_mean, uses_router_loss
 
 if TYPE_CHECKING:
     import torch
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
-
-    from zerokit.recipe import LoadedRecipe
-    from zerokit.recipe.model import Columns, Format
-    from zerokit.reporting.tables import StyledLine
-    from zerokit.training.tasks.task import Collator
 
 
 @dataclass(frozen=True)

@@ -9,19 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from zerokit.reporting.tables import STRONG
+from zerokit.recipe.model import Columns, Format, TaskSection
+from zerokit.reporting.tables import STRONG, StyledLine
 from zerokit.training.examples import IGNORED, Encoded, Encoder, UnusableError, text_of
 from zerokit.training.preview import marked
 from zerokit.training.tasks.answers import AnswerEncoder, joined
-from zerokit.training.tasks.task import Task, ratio
+from zerokit.training.tasks.task import Collator, Task, ratio
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedTokenizerBase
-
-    from zerokit.recipe.model import Columns, Format, TaskSection
-    from zerokit.reporting.tables import StyledLine
-    from zerokit.training.tasks.task import Collator
 
 
 class DPO(Task):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from zerokit.data.encoding import value_kind
 from zerokit.errors import DataError, did_you_mean, visible
+from zerokit.recipe.model import Columns
 from zerokit.training.examples import Encoder, UnusableError
 from zerokit.training.tasks.task import Task
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from zerokit.data.row_dataset import RowDataset
-    from zerokit.recipe.model import Columns
 
 
 class LabelledTask(Task):

@@ -10,19 +10,17 @@ from typing import TYPE_CHECKING, Any
 from zerokit.checkpoint.pretrained import ModelKind
 from zerokit.data.encoding import encode_whole, pieces
 from zerokit.data.full_disk import report_full_disk
+from zerokit.recipe.model import Columns, Format
+from zerokit.reporting.tables import StyledLine
 from zerokit.training.examples import IGNORED, Encoded, Encoder, text_of
 from zerokit.training.preview import marked
-from zerokit.training.tasks.task import Task, ratio
+from zerokit.training.tasks.task import Collator, Task, ratio
 from zerokit.training.tokenizer import FAST, check_maps_words
 
 if TYPE_CHECKING:
     import torch
     from datasets import Dataset
     from transformers import PreTrainedTokenizerBase
-
-    from zerokit.recipe.model import Columns, Format
-    from zerokit.reporting.tables import StyledLine
-    from zerokit.training.tasks.task import Collator
 
 
 class MaskedLM(Task):

@@ -10,19 +10,17 @@ from typing import TYPE_CHECKING, Any
 from zerokit.checkpoint.pretrained import SEQ2SEQ
 from zerokit.data.encoding import encode_whole
 from zerokit.errors import ModelError, RecipeError, visible
+from zerokit.recipe import LoadedRecipe
+from zerokit.recipe.model import Columns, Format
+from zerokit.reporting.tables import StyledLine
 from zerokit.training.examples import IGNORED, Encoded, Encoder, text_of, text_or_none
 from zerokit.training.preview import marked
 from zerokit.training.tasks.generated import answer_metrics, compare, texts_of
-from zerokit.training.tasks.task import Task, uses_router_loss
+from zerokit.training.tasks.task import Collator, Task, uses_router_loss
 
 if TYPE_CHECKING:
     import torch
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
-
-    from zerokit.recipe import LoadedRecipe
-    from zerokit.recipe.model import Columns, Format
-    from zerokit.reporting.tables import StyledLine
-    from zerokit.training.tasks.task import Collator
 
 
 class Seq2Seq(Task):

@@ -9,20 +9,18 @@ from typing import TYPE_CHECKING, Any
 from zerokit.checkpoint.pretrained import ModelKind
 from zerokit.data.encoding import encode_whole
 from zerokit.errors import DataError, visible
-from zerokit.reporting.tables import STRONG
+from zerokit.recipe.model import Columns, Format
+from zerokit.reporting.tables import STRONG, StyledLine
 from zerokit.training.examples import IGNORED, Encoded, Encoder, text_of
 from zerokit.training.formats import pair_of
 from zerokit.training.tasks.labels import LabelEncoder, LabelledTask, classes_of, found_labels, names_of
-from zerokit.training.tasks.task import ratio
+from zerokit.training.tasks.task import Collator, ratio
 
 if TYPE_CHECKING:
     import torch
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
     from zerokit.data.row_dataset import RowDataset
-    from zerokit.recipe.model import Columns, Format
-    from zerokit.reporting.tables import StyledLine
-    from zerokit.training.tasks.task import Collator
 
 
 class SequenceClassification(LabelledTask):

@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from zerokit.checkpoint.pretrained import CAUSAL_LM, ModelKind
 from zerokit.errors import RecipeError
+from zerokit.recipe import LoadedRecipe
 from zerokit.recipe.model import Columns, Format, TaskSection
+from zerokit.reporting.tables import StyledLine
 from zerokit.training.examples import IGNORED, Encoder
+from zerokit.training.packing import Layout
 
 if TYPE_CHECKING:
     import torch
@@ -22,9 +25,6 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
     from zerokit.data.row_dataset import RowDataset
-    from zerokit.recipe import LoadedRecipe
-    from zerokit.reporting.tables import StyledLine
-    from zerokit.training.packing import Layout
 
 Collator = Callable[[list[dict[str, Any]]], Mapping[str, "torch.Tensor"]]
 

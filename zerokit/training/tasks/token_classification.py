@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from zerokit.checkpoint.pretrained import ModelKind
 from zerokit.data.encoding import encode_whole, value_kind
 from zerokit.errors import visible
-from zerokit.reporting.tables import STRONG
+from zerokit.recipe.model import Columns, Format
+from zerokit.reporting.tables import STRONG, StyledLine
 from zerokit.training.examples import IGNORED, Encoded, Encoder, UnusableError
 from zerokit.training.tasks.labels import LabelEncoder, LabelledTask, classes_of, found_labels, names_of
-from zerokit.training.tasks.task import ratio
+from zerokit.training.tasks.task import Collator, ratio
 from zerokit.training.tokenizer import FAST, check_maps_words
 
 if TYPE_CHECKING:
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from zerokit.data.row_dataset import RowDataset
-    from zerokit.recipe.model import Columns, Format
-    from zerokit.reporting.tables import StyledLine
-    from zerokit.training.tasks.task import Collator
 
 Entity = tuple[str, int, int]
 """Type, and numbers of the first and last word."""
