@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import MISSING, fields
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
+import zerokit.memory
 from tests.each import each
 from tests.memory.runs import ds_config, run, shape
 from zerokit.choices import Attention
@@ -19,9 +21,11 @@ from zerokit.memory import Certainty, Estimate, Generation, Ia3, Lora, Term, Ter
 from zerokit.memory.gpu import replay_fullest
 from zerokit.memory.layout import layout_of
 from zerokit.memory.settings import settings_of
+from zerokit.memory.term import TERM_KINDS
 from zerokit.models import ModelShape, catalogue, load_model_shape
 from zerokit.reporting.categories import CATEGORIES
 
+MEMORY = Path(zerokit.memory.__file__).parent
 CPU, PAGEABLE = {"device": "cpu"}, {"device": "cpu", "pin_memory": False}
 NVME = {"device": "nvme", "nvme_path": "/nvme"}
 FP32_GRADIENTS = {"data_types": {"grad_accum_dtype": "fp32"}}
@@ -186,3 +190,13 @@ def test_documents_of_a_packed_sequence_are_kept_apart_by_a_mask_but_for_flash_a
 
 def peak_of(packing: bool, attention: Attention) -> int:
     return estimate(run(attention=attention, micro_batch_size=2, packing=packing)).device.peak_bytes
+
+
+def test_files_name_all_of_their_rows_and_no_others() -> None:
+    named = {
+        f"{file.stem}.{name}"
+        for file in MEMORY.glob("*.py")
+        for name in re.findall(r"\bKINDS\.([A-Z]\w*)", file.read_text(encoding="utf-8"))
+    }
+    others = {name for name in TERM_KINDS if name.startswith("optimizers.")}  # named by optimizers.json
+    assert named == TERM_KINDS.keys() - others | {"term.NORM"}  # in its docstring

@@ -13,10 +13,11 @@ from typing import Literal
 from zerokit.choices import LearnedTokensMethod
 from zerokit.errors import ZerokitError
 from zerokit.memory.model_states import check_positive
-from zerokit.memory.term import TERM_KINDS
+from zerokit.memory.term import kinds_of
 from zerokit.models import ModelShape
 
-MERGED_WEIGHT = TERM_KINDS["adapters.MERGED_WEIGHT"]
+KINDS = kinds_of(__file__)
+MERGED_WEIGHT = KINDS.MERGED_WEIGHT
 
 Modules = str | tuple[str, ...]
 """peft's `target_modules`: ends of module names, a pattern of whole names, or ``all-linear``.

@@ -10,15 +10,10 @@ from zerokit.memory.optimizer_states import OptimizerStates
 from zerokit.memory.settings import Settings
 from zerokit.memory.stage import GRADIENTS, FullGradients
 from zerokit.memory.stage_1_2 import FLAT, slices_of
-from zerokit.memory.term import TERM_KINDS
+from zerokit.memory.term import kinds_of
 from zerokit.memory.timeline import Timeline
 
-PARAMETERS = TERM_KINDS["bf16_optimizer.PARAMETERS"]
-CLONES = TERM_KINDS["bf16_optimizer.CLONES"]
-MASTER = TERM_KINDS["bf16_optimizer.MASTER"]
-NORM = TERM_KINDS["bf16_optimizer.NORM"]
-FP32_GRADIENTS = TERM_KINDS["bf16_optimizer.FP32_GRADIENTS"]
-CAST = TERM_KINDS["bf16_optimizer.CAST"]
+KINDS = kinds_of(__file__)
 
 
 class Bf16Optimizer(FullGradients):
@@ -32,26 +27,26 @@ class Bf16Optimizer(FullGradients):
         """`_setup_for_real_optimizer`."""
         timeline, settings, e = self._timeline, self._settings, self._settings.parameter_bytes
         padded = self.partition * settings.zero_ranks
-        timeline.hold(PARAMETERS, e, self._layout.num_parameters)
+        timeline.hold(KINDS.PARAMETERS, e, self._layout.num_parameters)
         timeline.spike(FLAT, e, padded)
-        timeline.hold(PARAMETERS, e, padded - self._layout.num_trainable)
-        timeline.hold(MASTER, settings.master_bytes, self.partition)
-        timeline.spike(CLONES, e, self.partition)
-        timeline.hold(FP32_GRADIENTS, settings.accumulation_bytes, padded)
+        timeline.hold(KINDS.PARAMETERS, e, padded - self._layout.num_trainable)
+        timeline.hold(KINDS.MASTER, settings.master_bytes, self.partition)
+        timeline.spike(KINDS.CLONES, e, self.partition)
+        timeline.hold(KINDS.FP32_GRADIENTS, settings.accumulation_bytes, padded)
 
     def make_states(self) -> None:
         OptimizerStates(self._settings, "Φₜ/N").hold(self._timeline, [self.partition])
 
     def end_backward(self, *, boundary: bool) -> None:
         """`update_hp_grads` casts gradients one by one; the flat fp32 buffer is reduced in place."""
-        self._timeline.spike(CAST, self._settings.accumulation_bytes, self._largest)
+        self._timeline.spike(KINDS.CAST, self._settings.accumulation_bytes, self._largest)
 
     @property
     def _largest(self) -> int:
         return max((one.elements for one in self._layout.trainable), default=0)
 
     def step(self) -> None:
-        self._timeline.spike(NORM, 8, self._largest)
+        self._timeline.spike(KINDS.NORM, 8, self._largest)
         temporary = self._settings.optimizer.kind_of("TEMPORARY", "Φₜ/N")
         self._timeline.spike(temporary, self._settings.temporary_bytes, self.partition)
         self._timeline.free_all(GRADIENTS)

@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from zerokit.memory.layout import Layout, Parameter
 from zerokit.memory.model_states import ceil_div
-from zerokit.memory.term import TERM_KINDS
+from zerokit.memory.term import kinds_of
 
 _BLOCK = 64
 """`blocksize`: weights that share one constant."""
@@ -25,10 +25,11 @@ _NESTED_BLOCK = 256
 _CODE_BYTES = 4 * 16
 _NESTED_CODE_BYTES = 4 * 256
 
-PACKED = TERM_KINDS["bnb_4bit.PACKED"]
-PACKED_CONSTANTS = TERM_KINDS["bnb_4bit.PACKED_CONSTANTS"]
-UNPACKED = TERM_KINDS["bnb_4bit.UNPACKED"]
-WHOLE = TERM_KINDS["bnb_4bit.WHOLE"]
+KINDS = kinds_of(__file__)
+PACKED = KINDS.PACKED
+PACKED_CONSTANTS = KINDS.PACKED_CONSTANTS
+UNPACKED = KINDS.UNPACKED
+WHOLE = KINDS.WHOLE
 
 
 def packed_bytes(elements: int, *, double_quant: bool) -> int:

@@ -27,7 +27,7 @@ from zerokit.memory.sizes import Sizes
 from zerokit.memory.stage import PARAMETERS, Stage, hold_parameters
 from zerokit.memory.stage_3 import PERSISTENT, Stage3, shard
 from zerokit.memory.tensor_parallel import divided
-from zerokit.memory.term import TERM_KINDS, Term
+from zerokit.memory.term import Term, kinds_of
 from zerokit.memory.timeline import Timeline
 from zerokit.memory.training_run import Generation, TrainingRun
 from zerokit.models import ModelShape
@@ -43,12 +43,7 @@ GenerationMode = Literal["replicated", "gathered", "sharded", "tensor", "offload
 ``sharded``: ZeRO-3 gathers them in every pass. ``tensor``: AutoTP divides each layer. ``offloaded``: ZeRO-3
 with the weights in host memory or on NVMe."""
 
-KV_CACHE = TERM_KINDS["generation.KV_CACHE"]
-ONE_TOKEN = TERM_KINDS["generation.ONE_TOKEN"]
-GROWING_CACHE = TERM_KINDS["generation.GROWING_CACHE"]
-HIDDEN_STATES = TERM_KINDS["generation.HIDDEN_STATES"]
-PADDING_MASK = TERM_KINDS["generation.PADDING_MASK"]
-GATHERED_AHEAD = TERM_KINDS["generation.GATHERED_AHEAD"]
+KINDS = kinds_of(__file__)
 
 
 def generation_terms(model: ModelShape, layout: Layout, settings: Settings, generation: Generation) -> list[Term]:
@@ -61,11 +56,11 @@ def generation_terms(model: ModelShape, layout: Layout, settings: Settings, gene
         return []
     tokens = generation.batch_size * generation.seq_len
     held = [
-        (KV_CACHE, e, cached_layers(model) * tokens * sum(cached_widths(model))),
-        (ONE_TOKEN, e + 4, generation.batch_size * model.vocab_size),
+        (KINDS.KV_CACHE, e, cached_layers(model) * tokens * sum(cached_widths(model))),
+        (KINDS.ONE_TOKEN, e + 4, generation.batch_size * model.vocab_size),
     ]
     if settings.stage == 3 and settings.zero_ranks > 1:
-        held.append((GATHERED_AHEAD, e, min(layout.num_parameters, settings.max_live)))
+        held.append((KINDS.GATHERED_AHEAD, e, min(layout.num_parameters, settings.max_live)))
     return [kind.term("generation", {unit: count}) for kind, unit, count in held]
 
 
@@ -202,7 +197,7 @@ def generation_memory(run: GenerationRun) -> GenerationMemory:
     timeline.enter("generation")
     room = -(-run.new_tokens // CACHE_SLACK) * CACHE_SLACK
     passes.forward(replace(sizes, seq=1), run.prompt_tokens + room)
-    cache = timeline.bytes_of(KV_CACHE)
+    cache = timeline.bytes_of(KINDS.KV_CACHE)
     weights = sum(
         unit * count
         for kind, amounts in timeline.held.items()
@@ -250,10 +245,10 @@ class _Passes:
         stage.begin_pass(boundary=False)
         for _ in range(2):
             stage.fetch(self.calls.whole)
-        timeline.hold(HIDDEN_STATES, e, 4 * sizes.h * sizes.tokens)
-        timeline.hold(PADDING_MASK, 1, sizes.batch * sizes.seq * cached if sizes.batch > 1 else 0)
+        timeline.hold(KINDS.HIDDEN_STATES, e, 4 * sizes.h * sizes.tokens)
+        timeline.hold(KINDS.PADDING_MASK, 1, sizes.batch * sizes.seq * cached if sizes.batch > 1 else 0)
         widths = [sizes.batch * cached * width // sizes.tensor for width in cached_widths(self.run.model)]
-        grown = cached_layers(self.run.model) * sum(widths) - timeline.bytes_of(KV_CACHE) // e
+        grown = cached_layers(self.run.model) * sum(widths) - timeline.bytes_of(KINDS.KV_CACHE) // e
         layers = sum(block.is_layer for block in self.calls.blocks)
         for block in self.calls.blocks:
             is_attended = not block.is_layer
@@ -262,14 +257,14 @@ class _Passes:
                 # Nothing is saved: an operation has its input and output, and a gated activation three tensors.
                 timeline.spike(EVALUATION_WORK, sizes.tokens, max(2 * call.work, call.saved_bytes))
                 if not (is_attended or call.module) and call.saved_bytes:  # attention
-                    timeline.spike(GROWING_CACHE, e, sum(widths))
-                    timeline.hold(KV_CACHE, e, grown // layers)
+                    timeline.spike(KINDS.GROWING_CACHE, e, sum(widths))
+                    timeline.hold(KINDS.KV_CACHE, e, grown // layers)
                     is_attended = True
                 stage.release(call)
         head = self.calls.head
         stage.fetch(head)
-        timeline.hold(ONE_TOKEN, e + 4, sizes.batch * sizes.vocabulary)
+        timeline.hold(KINDS.ONE_TOKEN, e + 4, sizes.batch * sizes.vocabulary)
         stage.release(head)
-        timeline.free_all(ONE_TOKEN)
-        timeline.free_all(HIDDEN_STATES)
-        timeline.free_all(PADDING_MASK)
+        timeline.free_all(KINDS.ONE_TOKEN)
+        timeline.free_all(KINDS.HIDDEN_STATES)
+        timeline.free_all(KINDS.PADDING_MASK)

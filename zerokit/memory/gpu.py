@@ -23,7 +23,7 @@ from zerokit.memory.sizes import Sizes
 from zerokit.memory.stage import PlainTorch, Stage, Stage0
 from zerokit.memory.stage_1_2 import Stage1And2, ranks_that_differ
 from zerokit.memory.stage_3 import Stage3
-from zerokit.memory.term import TERM_KINDS
+from zerokit.memory.term import kinds_of
 from zerokit.memory.tiled_mlp import with_tiled_mlps
 from zerokit.memory.timeline import Held, Timeline
 from zerokit.memory.training_run import TrainingRun
@@ -32,7 +32,8 @@ from zerokit.reporting.phases import Phase
 
 WORKSPACE_BYTES = 33_554_432
 """32 MiB on Hopper (aten/src/ATen/cuda/CUDABlas.cpp getChosenWorkspaceSize, rounded by the allocator)."""
-WORKSPACE = TERM_KINDS["gpu.WORKSPACE"]
+KINDS = kinds_of(__file__)
+WORKSPACE = KINDS.WORKSPACE
 
 MOST_ACCUMULATION_STEPS = 3
 """From as many on, the micro-batches in the middle are alike."""

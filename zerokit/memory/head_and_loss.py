@@ -12,29 +12,13 @@ from zerokit.memory.model_blocks import ModelCalls
 from zerokit.memory.module_calls import ModuleCall
 from zerokit.memory.sizes import Sizes
 from zerokit.memory.stage import NEW_GRADIENT, Stage
-from zerokit.memory.term import TERM_KINDS, TermKind
+from zerokit.memory.term import TermKind, kinds_of
 from zerokit.memory.timeline import Timeline
 
-ACTIVATION_GRADIENTS = TERM_KINDS["head_and_loss.ACTIVATION_GRADIENTS"]
-LOGITS = TERM_KINDS["head_and_loss.LOGITS"]
-CAPPED_LOGITS = TERM_KINDS["head_and_loss.CAPPED_LOGITS"]
-FP32_LOGITS = TERM_KINDS["head_and_loss.FP32_LOGITS"]
-LOG_SOFTMAX = TERM_KINDS["head_and_loss.LOG_SOFTMAX"]
-NATIVE_LOG_SOFTMAX = TERM_KINDS["head_and_loss.NATIVE_LOG_SOFTMAX"]
-NATIVE_LOGIT_GRADIENTS = TERM_KINDS["head_and_loss.NATIVE_LOGIT_GRADIENTS"]
-FP32_LOGIT_GRADIENTS = TERM_KINDS["head_and_loss.FP32_LOGIT_GRADIENTS"]
-LOGIT_GRADIENTS = TERM_KINDS["head_and_loss.LOGIT_GRADIENTS"]
-LIGER_CHUNK = TERM_KINDS["head_and_loss.LIGER_CHUNK"]
-LOGIT_CHUNK = TERM_KINDS["head_and_loss.LOGIT_CHUNK"]
-SUMMED_GRADIENT = TERM_KINDS["head_and_loss.SUMMED_GRADIENT"]
-TIED_GRADIENT = TERM_KINDS["head_and_loss.TIED_GRADIENT"]
-TIED_SUM = TERM_KINDS["head_and_loss.TIED_SUM"]
-
-EVALUATION_LOGITS = TERM_KINDS["head_and_loss.EVALUATION_LOGITS"]
-EVALUATION_CAPPED = TERM_KINDS["head_and_loss.EVALUATION_CAPPED"]
-EVALUATION_FP32 = TERM_KINDS["head_and_loss.EVALUATION_FP32"]
-EVALUATION_CHUNK = TERM_KINDS["head_and_loss.EVALUATION_CHUNK"]
-EVALUATION_LOSS = TERM_KINDS["head_and_loss.EVALUATION_LOSS"]
+KINDS = kinds_of(__file__)
+ACTIVATION_GRADIENTS = KINDS.ACTIVATION_GRADIENTS
+TIED_GRADIENT = KINDS.TIED_GRADIENT
+TIED_SUM = KINDS.TIED_SUM
 
 
 class HeadAndLoss:
@@ -71,16 +55,16 @@ class HeadAndLoss:
         logits = self._tokens * self._sizes.vocabulary
         self._stage.fetch(head)
         if chunk := self._chunk(trained=False):
-            timeline.spike(EVALUATION_CHUNK, 8, chunk)
+            timeline.spike(KINDS.EVALUATION_CHUNK, 8, chunk)
             self._stage.release(head)
             return
-        timeline.hold(EVALUATION_LOGITS, e, logits)
+        timeline.hold(KINDS.EVALUATION_LOGITS, e, logits)
         self._stage.release(head)
-        timeline.spike(EVALUATION_CAPPED, e, logits if self._calls.capped else 0)
+        timeline.spike(KINDS.EVALUATION_CAPPED, e, logits if self._calls.capped else 0)
         wide = 4 if self._calls.loss_in_fp32 else e
-        timeline.hold(EVALUATION_FP32, 4, logits if wide != e else 0)
-        timeline.spike(EVALUATION_LOSS, wide, logits)
-        for kind in (EVALUATION_FP32, EVALUATION_LOGITS):
+        timeline.hold(KINDS.EVALUATION_FP32, 4, logits if wide != e else 0)
+        timeline.spike(KINDS.EVALUATION_LOSS, wide, logits)
+        for kind in (KINDS.EVALUATION_FP32, KINDS.EVALUATION_LOGITS):
             timeline.free_all(kind)
 
     def train(self) -> None:
@@ -99,28 +83,28 @@ class HeadAndLoss:
             return
         self._stage.fetch(head)
         timeline.hold(self._activations, self._tokens, head.saved_bytes)
-        timeline.hold(LOGITS, e, logits)
-        timeline.hold(CAPPED_LOGITS, e, logits if self._calls.capped else 0)
+        timeline.hold(KINDS.LOGITS, e, logits)
+        timeline.hold(KINDS.CAPPED_LOGITS, e, logits if self._calls.capped else 0)
         self._stage.release(head)
         wide = 4 if self._calls.loss_in_fp32 else e
         is_cast = e != wide
-        timeline.hold(FP32_LOGITS, 4, logits if is_cast else 0)
+        timeline.hold(KINDS.FP32_LOGITS, 4, logits if is_cast else 0)
         timeline.enter("loss")
         log_softmax, gradients = (
-            (LOG_SOFTMAX, FP32_LOGIT_GRADIENTS)
+            (KINDS.LOG_SOFTMAX, KINDS.FP32_LOGIT_GRADIENTS)
             if self._calls.loss_in_fp32
-            else (NATIVE_LOG_SOFTMAX, NATIVE_LOGIT_GRADIENTS)
+            else (KINDS.NATIVE_LOG_SOFTMAX, KINDS.NATIVE_LOGIT_GRADIENTS)
         )
         timeline.hold(log_softmax, wide, logits)
-        timeline.free_all(FP32_LOGITS)
-        timeline.free_all(LOGITS)
+        timeline.free_all(KINDS.FP32_LOGITS)
+        timeline.free_all(KINDS.LOGITS)
         timeline.enter("backward")
         self._stage.fetch(self._calls.whole)
         timeline.spike(gradients, wide, 2 * logits)
         # If the loss is in the type of the logits, the incoming gradient is as large as the log-softmax.
         incoming = log_softmax
         if is_cast:
-            incoming = LOGIT_GRADIENTS
+            incoming = KINDS.LOGIT_GRADIENTS
             timeline.hold(incoming, e, logits)
             timeline.free_all(log_softmax)
         self._back(head, incoming)
@@ -132,7 +116,7 @@ class HeadAndLoss:
         self._hold_gradients(head)
         timeline.spike(ACTIVATION_GRADIENTS, self._tokens, head.back)
         # This happens before the hooks of the matrix's gradient.
-        timeline.free_all(CAPPED_LOGITS)
+        timeline.free_all(KINDS.CAPPED_LOGITS)
         timeline.free_all(incoming)
         self._reduce_gradients(head)
         timeline.free(self._activations, self._tokens, head.saved_bytes)
@@ -146,8 +130,8 @@ class HeadAndLoss:
         timeline.hold(self._activations, self._tokens, head.saved_bytes)
         timeline.hold(ACTIVATION_GRADIENTS, self._tokens, head.back)
         for parameter in head.gradients:
-            timeline.hold(SUMMED_GRADIENT, 4, parameter.elements)
-        timeline.spike(LOGIT_CHUNK, 12, chunk)
+            timeline.hold(KINDS.SUMMED_GRADIENT, 4, parameter.elements)
+        timeline.spike(KINDS.LOGIT_CHUNK, 12, chunk)
         for parameter in head.gradients:  # of one chunk, beside the sum
             timeline.spike(NEW_GRADIENT, self._e, parameter.elements)
         timeline.free(self._activations, self._tokens, head.saved_bytes)
@@ -156,7 +140,7 @@ class HeadAndLoss:
         self._stage.fetch(self._calls.whole)
         self._stage.fetch(head)
         self._hold_gradients(head)
-        timeline.free_all(SUMMED_GRADIENT)
+        timeline.free_all(KINDS.SUMMED_GRADIENT)
         self._reduce_gradients(head)
         timeline.free_all(ACTIVATION_GRADIENTS)
         self._stage.release(head)
@@ -169,7 +153,7 @@ class HeadAndLoss:
         self._hold_gradients(head)
         timeline.hold(ACTIVATION_GRADIENTS, self._tokens, self._e * self._sizes.h)
         chunks = max(1, -(-self._sizes.vocabulary // self._sizes.h))
-        timeline.spike(LIGER_CHUNK, self._e + 8, self._tokens * self._sizes.vocabulary // chunks)
+        timeline.spike(KINDS.LIGER_CHUNK, self._e + 8, self._tokens * self._sizes.vocabulary // chunks)
         timeline.enter("backward")
         self._stage.fetch(self._calls.whole)
         self._reduce_gradients(head)

@@ -13,35 +13,12 @@ from zerokit.memory.pinned_memory import STAGING, PinnedMemory
 from zerokit.memory.settings import Settings
 from zerokit.memory.stage_1_2 import flattens_on_gpu, slices_of
 from zerokit.memory.stage_3 import num_gpu_groups, shard, sub_groups
-from zerokit.memory.term import TERM_KINDS
+from zerokit.memory.term import kinds_of
 from zerokit.memory.timeline import Held, Timeline
 from zerokit.reporting.phases import Phase
 from zerokit.resolving.nvme_buffers import SMALLEST_FILE_BYTES
 
-MODEL_COPY = TERM_KINDS["host.MODEL_COPY"]
-ONE_WEIGHT = TERM_KINDS["host.ONE_WEIGHT"]
-FLAT_ON_HOST = TERM_KINDS["host.FLAT_ON_HOST"]
-UNTIED = TERM_KINDS["host.UNTIED"]
-MASTER = TERM_KINDS["host.MASTER"]
-MASTER_3 = TERM_KINDS["host.MASTER_3"]
-BIT16 = TERM_KINDS["host.BIT16"]
-FP32_GRADIENTS = TERM_KINDS["host.FP32_GRADIENTS"]
-FP32_GRADIENTS_3 = TERM_KINDS["host.FP32_GRADIENTS_3"]
-ZEROS = TERM_KINDS["host.ZEROS"]
-GRADIENT_SHARDS = TERM_KINDS["host.GRADIENT_SHARDS"]
-ONE_GRADIENT = TERM_KINDS["host.ONE_GRADIENT"]
-ACCUMULATED = TERM_KINDS["host.ACCUMULATED"]
-PARAMETER_SHARDS = TERM_KINDS["host.PARAMETER_SHARDS"]
-SINGLE_SHARDS = TERM_KINDS["host.SINGLE_SHARDS"]
-SECONDARY_SHARDS = TERM_KINDS["host.SECONDARY_SHARDS"]
-OVERFLOW = TERM_KINDS["host.OVERFLOW"]
-CHECKPOINTS = TERM_KINDS["host.CHECKPOINTS"]
-SWAP_BUFFERS = TERM_KINDS["host.SWAP_BUFFERS"]
-PARAMETER_BUFFERS = TERM_KINDS["host.PARAMETER_BUFFERS"]
-WRITE_BUFFER = TERM_KINDS["host.WRITE_BUFFER"]
-PARAMETER_FILES = TERM_KINDS["host.PARAMETER_FILES"]
-STATE_FILES = TERM_KINDS["host.STATE_FILES"]
-GRADIENT_FILES = TERM_KINDS["host.GRADIENT_FILES"]
+KINDS = kinds_of(__file__)
 
 PINNED_PIECE = 2**29
 """Most bytes of a pinned piece of an offloaded activation: torch rounds each up to a power of two."""
@@ -88,18 +65,18 @@ def replay_host(
     """
     host, e = _Host(layout, settings, rank), settings.parameter_bytes
     timeline = host.timeline
-    timeline.spike(ONE_WEIGHT, e, one_by_one)
+    timeline.spike(KINDS.ONE_WEIGHT, e, one_by_one)
     if builds_full_copy:
         adapters = sum(parameter.elements for parameter in layout.parameters if parameter.adapter)
-        timeline.hold(MODEL_COPY, e, layout.num_parameters - adapters)
-        timeline.spike(UNTIED, e, untied)
-        timeline.hold(MODEL_COPY, e, adapters)
+        timeline.hold(KINDS.MODEL_COPY, e, layout.num_parameters - adapters)
+        timeline.spike(KINDS.UNTIED, e, untied)
+        timeline.hold(KINDS.MODEL_COPY, e, adapters)
         if made_first:
             timeline.hold(host.early_states, e, layout.num_trainable)
-        timeline.free_all(MODEL_COPY)
+        timeline.free_all(KINDS.MODEL_COPY)
     if settings.wrapper == "zero_1_2" and flattens_on_gpu(layout, settings) is False:
         flat = slices_of(layout, settings.zero_ranks).partition * settings.zero_ranks
-        timeline.spike(FLAT_ON_HOST, 2 * e, flat)
+        timeline.spike(KINDS.FLAT_ON_HOST, 2 * e, flat)
     if settings.stage in (1, 2) and settings.offload_optimizer != "none":
         host.flat_partition()
     elif settings.stage == 3:
@@ -138,7 +115,7 @@ class _Host:
     def pin_pieces(self, size: int) -> None:
         """An offloaded input, whose memory torch keeps for the next step."""
         for place in range(0, size, PINNED_PIECE):
-            self._memory.pin(CHECKPOINTS, 1, min(PINNED_PIECE, size - place))
+            self._memory.pin(KINDS.CHECKPOINTS, 1, min(PINNED_PIECE, size - place))
 
     def paged_states(self) -> None:
         """States of the optimizer on the GPU that are in unified memory."""
@@ -161,17 +138,17 @@ class _Host:
             slices.partition,
             settings.pin_optimizer,
         )
-        self._memory.keep(MASTER, master, part, pinned=pinned)
-        self._memory.keep(BIT16, e, part, pinned=pinned)
+        self._memory.keep(KINDS.MASTER, master, part, pinned=pinned)
+        self._memory.keep(KINDS.BIT16, e, part, pinned=pinned)
         self.timeline.hold(STAGING, e, part if pinned else 0)  # a local name holds on to it
-        self._memory.keep(ONE_GRADIENT, e, max(one.elements for one in self._layout.trainable), pinned=pinned)
-        self._memory.keep(FP32_GRADIENTS, master, part, pinned=pinned)
+        self._memory.keep(KINDS.ONE_GRADIENT, e, max(one.elements for one in self._layout.trainable), pinned=pinned)
+        self._memory.keep(KINDS.FP32_GRADIENTS, master, part, pinned=pinned)
         self.timeline.free_all(STAGING)
         if settings.stage == 2 and settings.accumulation_steps > 1 and settings.accumulation_bytes == e:
             # This happens in the first micro-batch, before the optimizer has states.
             for one in reversed(self._layout.trainable):
                 if self._rank in slices.ranks(one):
-                    self._memory.keep(ACCUMULATED, e, one.elements, pinned=pinned)
+                    self._memory.keep(KINDS.ACCUMULATED, e, one.elements, pinned=pinned)
         self.timeline.enter("step")
         self._hold_moments(part)
 
@@ -190,20 +167,20 @@ class _Host:
         single = self._single_shards() if settings.offload_param != "none" else []
         e, number = settings.parameter_bytes, ceil_div(untied, world)
         if settings.offload_param == "cpu" and settings.pin_param and number:
-            for kind, copies in ((SINGLE_SHARDS, 1), (SECONDARY_SHARDS, world // settings.hpz_partition)):
-                if kind is SINGLE_SHARDS or settings.hpz_partition > 1:
+            for kind, copies in ((KINDS.SINGLE_SHARDS, 1), (KINDS.SECONDARY_SHARDS, world // settings.hpz_partition)):
+                if kind is KINDS.SINGLE_SHARDS or settings.hpz_partition > 1:
                     self._memory.pin(kind, e, copies * number)
                     self._memory.unpin(kind, e, copies * number)
         elif settings.offload_param == "nvme" and e * number >= SMALLEST_FILE_BYTES:
-            self.files.hold(PARAMETER_FILES, _ALIGNED, aligned(number, e))  # its file stays
+            self.files.hold(KINDS.PARAMETER_FILES, _ALIGNED, aligned(number, e))  # its file stays
         in_flat = self._flat_parameters(total, single)
         if settings.offload_optimizer != "none":
             if settings.offload_optimizer == "nvme":
                 largest = aligned(max(map(sum, groups)), settings.master_bytes)
-                self.timeline.hold(SWAP_BUFFERS, _ALIGNED, settings.optimizer_buffers * largest)
+                self.timeline.hold(KINDS.SWAP_BUFFERS, _ALIGNED, settings.optimizer_buffers * largest)
             kept = num_gpu_groups(groups, settings)
             self._masters(groups, in_flat, kept)
-            self._memory.keep(GRADIENT_SHARDS, settings.accumulation_bytes, total, pinned=settings.pin_optimizer)
+            self._memory.keep(KINDS.GRADIENT_SHARDS, settings.accumulation_bytes, total, pinned=settings.pin_optimizer)
             self.timeline.enter("step")
             for group in groups[kept:]:
                 self._hold_moments(sum(group))
@@ -211,13 +188,13 @@ class _Host:
                     self._to_nvme(group)
             if settings.precision == "fp16":
                 # `has_overflow` calls isinf on all gradients at once.
-                self.timeline.spike(OVERFLOW, settings.accumulation_bytes + 1, total)
+                self.timeline.spike(KINDS.OVERFLOW, settings.accumulation_bytes + 1, total)
         if single and settings.hpz_partition > 1:  # each step makes them anew
             sizes = [secondary_shard(one, settings) for one in single if one.trainable]
             if settings.pin_param:
                 self.timeline.spike(STAGING, e, max(sizes, default=0))
             else:
-                self.timeline.free(SECONDARY_SHARDS, e, sum(sizes))
+                self.timeline.free(KINDS.SECONDARY_SHARDS, e, sum(sizes))
 
     def _single_shards(self) -> list[Parameter]:
         """Parameters that are partitioned into host memory one by one: `Init._partition_param`."""
@@ -225,7 +202,7 @@ class _Host:
         if settings.offload_param == "nvme":
             buffers = settings.param_buffers * aligned(settings.param_buffer_elements, e)
             self.timeline.hold(STAGING, _ALIGNED, buffers)  # made in pageable memory first
-            self.timeline.hold(PARAMETER_BUFFERS, _ALIGNED, buffers)
+            self.timeline.hold(KINDS.PARAMETER_BUFFERS, _ALIGNED, buffers)
             self.timeline.free_all(STAGING)
         kept = []
         for one in self._layout.parameters:
@@ -233,12 +210,12 @@ class _Host:
                 continue  # its shard stays on the GPU
             number = shard(one, world)
             if settings.offload_param == "nvme" and e * number >= SMALLEST_FILE_BYTES:
-                self.files.hold(PARAMETER_FILES, _ALIGNED, aligned(number, e))
+                self.files.hold(KINDS.PARAMETER_FILES, _ALIGNED, aligned(number, e))
             else:
-                self._memory.keep(SINGLE_SHARDS, e, number, pinned=settings.pin_param)
+                self._memory.keep(KINDS.SINGLE_SHARDS, e, number, pinned=settings.pin_param)
                 kept.append(one)
             if settings.hpz_partition > 1:
-                self._memory.keep(SECONDARY_SHARDS, e, secondary_shard(one, settings), pinned=settings.pin_param)
+                self._memory.keep(KINDS.SECONDARY_SHARDS, e, secondary_shard(one, settings), pinned=settings.pin_param)
         return kept
 
     def _flat_parameters(self, total: int, single: list[Parameter]) -> bool:
@@ -252,14 +229,14 @@ class _Host:
             self.timeline.spike(STAGING, e, total)  # defragment, runtime/zero/utils.py
             return True
         flat = min(total, settings.max_in_cpu) if settings.offload_param == "nvme" else total
-        self._memory.pin(PARAMETER_SHARDS, e, flat)
+        self._memory.pin(KINDS.PARAMETER_SHARDS, e, flat)
         if flat == total:
             for one in single:
                 if one.trainable:
-                    self._memory.drop(SINGLE_SHARDS, e, shard(one, world), pinned=settings.pin_param)
+                    self._memory.drop(KINDS.SINGLE_SHARDS, e, shard(one, world), pinned=settings.pin_param)
             return True
         # Sized by whole parameters, not shards: `reserve_partitioned_swap_space`.
-        self.timeline.hold(WRITE_BUFFER, _ALIGNED, max(self._whole_sizes()))
+        self.timeline.hold(KINDS.WRITE_BUFFER, _ALIGNED, max(self._whole_sizes()))
         return False
 
     def _whole_sizes(self) -> list[int]:
@@ -278,23 +255,23 @@ class _Host:
         for group in groups[kept:]:
             elements = sum(group)
             if self._swaps(group):
-                self.files.hold(STATE_FILES, _ALIGNED, aligned(elements, master))
+                self.files.hold(KINDS.STATE_FILES, _ALIGNED, aligned(elements, master))
                 if not in_flat:
                     self.timeline.spike(STAGING, master, elements)
                 continue
             self.timeline.hold(STAGING, master, elements)
             self.timeline.free(STAGING, master, previous)
-            self.timeline.hold(MASTER_3, master, elements)
+            self.timeline.hold(KINDS.MASTER_3, master, elements)
             previous = elements
         self.timeline.free_all(STAGING)
-        self.timeline.hold(ZEROS, master, max(map(sum, groups)))
+        self.timeline.hold(KINDS.ZEROS, master, max(map(sum, groups)))
         for group in groups[:kept]:  # made here, and moved
-            self._memory.keep(FP32_GRADIENTS_3, master, sum(group), pinned=settings.pin_optimizer)
-            self._memory.drop(FP32_GRADIENTS_3, master, sum(group), pinned=settings.pin_optimizer)
+            self._memory.keep(KINDS.FP32_GRADIENTS_3, master, sum(group), pinned=settings.pin_optimizer)
+            self._memory.drop(KINDS.FP32_GRADIENTS_3, master, sum(group), pinned=settings.pin_optimizer)
         for group in groups[kept:]:
             if not self._swaps(group):
-                self._memory.keep(FP32_GRADIENTS_3, master, sum(group), pinned=settings.pin_optimizer)
-        self.timeline.free_all(ZEROS)
+                self._memory.keep(KINDS.FP32_GRADIENTS_3, master, sum(group), pinned=settings.pin_optimizer)
+        self.timeline.free_all(KINDS.ZEROS)
 
     def _swaps(self, group: list[int]) -> bool:
         settings = self._settings
@@ -305,6 +282,6 @@ class _Host:
         """Write the states to NVMe after each sub-group; gradients have files too."""
         settings, files = self._settings, self.files
         self.timeline.free_all(self._moments)
-        files.hold(STATE_FILES, _ALIGNED, settings.optimizer.states * aligned(sum(group), settings.moment_bytes))
+        files.hold(KINDS.STATE_FILES, _ALIGNED, settings.optimizer.states * aligned(sum(group), settings.moment_bytes))
         large = [one for one in group if settings.master_bytes * one >= SMALLEST_FILE_BYTES]
-        files.hold(GRADIENT_FILES, settings.master_bytes, sum(large))
+        files.hold(KINDS.GRADIENT_FILES, settings.master_bytes, sum(large))

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from zerokit.memory.model_states import ceil_div
 from zerokit.memory.settings import Settings
-from zerokit.memory.term import TERM_KINDS
+from zerokit.memory.term import kinds_of
 from zerokit.memory.timeline import Timeline
 
 _SOURCE = "bitsandbytes optim/optimizer.py"
@@ -21,8 +21,7 @@ LEAST_QUANTIZED = 4096
 LEAST_PAGED = 100_000
 """`get_state_buffer`: smaller tensors have no paged states."""
 
-CONSTANTS = TERM_KINDS["optimizer_states.CONSTANTS"]
-SMALL = TERM_KINDS["optimizer_states.SMALL"]
+KINDS = kinds_of(__file__)
 
 
 class OptimizerStates:
@@ -46,11 +45,11 @@ class OptimizerStates:
         for elements in tensors:
             if self._is_quantized(elements):
                 blocks = ceil_div(elements, BLOCK)
-                timeline.hold(CONSTANTS, 4, self._facts.states * blocks)
+                timeline.hold(KINDS.CONSTANTS, 4, self._facts.states * blocks)
             if self._is_paged(elements):
                 continue
             if self._facts.quantized and not self._is_quantized(elements):
-                timeline.hold(SMALL, 4, self._facts.states * elements)
+                timeline.hold(KINDS.SMALL, 4, self._facts.states * elements)
             else:
                 timeline.hold(self.moments, self._facts.states * self._bytes, elements)
 

@@ -15,7 +15,9 @@ from zerokit.hardware.non_torch_memory import (
     NCCL_FIRST_COMMUNICATOR_HIGH,
     NCCL_ONE_GPU_HIGH,
 )
-from zerokit.memory.term import TERM_KINDS, Term
+from zerokit.memory.term import Term, kinds_of
+
+KINDS = kinds_of(__file__)
 
 _FRAGMENTATION = 0.12
 """Share of the peak that the allocator may reserve in addition. This guess was not compared with rehearsals;
@@ -28,9 +30,7 @@ UNCHECKED_ACTIVATIONS = (0.65, 1.7)
 UNCHECKED_REST = (0.98, 1.02)
 """The same for everything else: allocator blocks and DeepSpeed's buffers."""
 
-FRAGMENTATION = replace(TERM_KINDS["overheads.FRAGMENTATION"], count=f"up to {_FRAGMENTATION:.0%} of the peak")
-CONTEXT = TERM_KINDS["overheads.CONTEXT"]
-NCCL = TERM_KINDS["overheads.NCCL"]
+FRAGMENTATION = replace(KINDS.FRAGMENTATION, count=f"up to {_FRAGMENTATION:.0%} of the peak")
 
 
 def overhead_terms(peak_bytes: int, world_size: int) -> tuple[Term, ...]:
@@ -40,5 +40,9 @@ def overhead_terms(peak_bytes: int, world_size: int) -> tuple[Term, ...]:
         if world_size == 1
         else (NCCL_FEW_CHANNELS * NCCL_CONNECTION, NCCL_FIRST_COMMUNICATOR_HIGH)
     )
-    bounds = ((FRAGMENTATION, (0, round(_FRAGMENTATION * peak_bytes))), (CONTEXT, CUDA_CONTEXT), (NCCL, nccl))
+    bounds = (
+        (FRAGMENTATION, (0, round(_FRAGMENTATION * peak_bytes))),
+        (KINDS.CONTEXT, CUDA_CONTEXT),
+        (KINDS.NCCL, nccl),
+    )
     return tuple(kind.term("always", {1: low}, high_bytes=high) for kind, (low, high) in bounds)

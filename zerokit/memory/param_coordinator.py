@@ -15,15 +15,13 @@ from dataclasses import dataclass
 from zerokit.memory.layout import Parameter
 from zerokit.memory.model_states import ceil_div
 from zerokit.memory.settings import Settings
-from zerokit.memory.term import TERM_KINDS
+from zerokit.memory.term import kinds_of
 from zerokit.memory.timeline import Timeline
 
-GATHERED = TERM_KINDS["param_coordinator.GATHERED"]
-KEPT_BY_AUTOGRAD = TERM_KINDS["param_coordinator.KEPT_BY_AUTOGRAD"]
-GATHER_BUFFERS = TERM_KINDS["param_coordinator.GATHER_BUFFERS"]
-QUANTIZED_BUFFERS = TERM_KINDS["param_coordinator.QUANTIZED_BUFFERS"]
-SECONDARY = TERM_KINDS["param_coordinator.SECONDARY"]
-COPIES_TO_GPU = TERM_KINDS["param_coordinator.COPIES_TO_GPU"]
+KINDS = kinds_of(__file__)
+GATHERED = KINDS.GATHERED
+KEPT_BY_AUTOGRAD = KINDS.KEPT_BY_AUTOGRAD
+GATHER_BUFFERS = KINDS.GATHER_BUFFERS
 
 
 def secondary_shard(parameter: Parameter, settings: Settings) -> int:
@@ -96,7 +94,7 @@ class Coordinator:
 
     def __init__(self, timeline: Timeline, settings: Settings, calls: CallOrder | Sequence[Submodule]) -> None:
         self._timeline, self._settings, self._e = timeline, settings, settings.parameter_bytes
-        self._buffers = GATHER_BUFFERS if settings.gathered_bytes == self._e else QUANTIZED_BUFFERS
+        self._buffers = GATHER_BUFFERS if settings.gathered_bytes == self._e else KINDS.QUANTIZED_BUFFERS
         self._order = calls if isinstance(calls, CallOrder) else CallOrder(calls)
         self._whole = set[Parameter]()
         self._flying: dict[Parameter, Gather] = {}
@@ -180,7 +178,7 @@ class Coordinator:
             gather = Gather(parameters, shards * ranks)
             self._timeline.hold(self._buffers, self._settings.gathered_bytes, gather.buffer)
         if offloaded and world > 1:
-            self._timeline.spike(COPIES_TO_GPU, e, shards)
+            self._timeline.spike(KINDS.COPIES_TO_GPU, e, shards)
         for one in parameters:
             self._flying[one] = gather
 
@@ -248,7 +246,7 @@ class Coordinator:
         if self._settings.hpz_partition > 1 and one not in self._secondary:
             self._secondary.add(one)
             if self._settings.offload_param == "none":
-                self._timeline.hold(SECONDARY, self._e, secondary_shard(one, self._settings))
+                self._timeline.hold(KINDS.SECONDARY, self._e, secondary_shard(one, self._settings))
 
     def make_secondary(self, parameters: Iterable[Parameter]) -> None:
         """zero.Init partitions all parameters, and so does the optimizer before its step."""
@@ -261,7 +259,7 @@ class Coordinator:
             if one in self._secondary:
                 self._secondary.discard(one)
                 if self._settings.offload_param == "none":
-                    self._timeline.free(SECONDARY, self._e, secondary_shard(one, self._settings))
+                    self._timeline.free(KINDS.SECONDARY, self._e, secondary_shard(one, self._settings))
 
     def save(self, call: Submodule, *, only_trained: bool = False) -> None:
         """Autograd saves the gathered tensors; a release frees nothing until their backward pass."""

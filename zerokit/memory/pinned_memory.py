@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from zerokit.memory.term import TERM_KINDS, TermKind
+from zerokit.memory.term import TermKind, kinds_of
 from zerokit.memory.timeline import Timeline
 
-CACHED = TERM_KINDS["pinned_memory.CACHED"]
-STAGING = TERM_KINDS["pinned_memory.STAGING"]
+KINDS = kinds_of(__file__)
+STAGING = KINDS.STAGING
 
 
 def power_of_two(number: int) -> int:
@@ -42,7 +42,7 @@ class PinnedMemory:
         size = power_of_two(unit * count)
         if self._cache[size]:
             self._cache[size] -= 1
-            self._timeline.free(CACHED, size, 1)
+            self._timeline.free(KINDS.CACHED, size, 1)
         self._timeline.hold(self._in_blocks(kind), size, 1)
         self._timeline.free(STAGING, unit, count)
 
@@ -51,7 +51,7 @@ class PinnedMemory:
         size = power_of_two(unit * count)
         self._timeline.free(self._in_blocks(kind), size, 1)
         self._cache[size] += 1
-        self._timeline.hold(CACHED, size, 1)
+        self._timeline.hold(KINDS.CACHED, size, 1)
 
     def keep(self, kind: TermKind, unit: int, count: int, *, pinned: bool) -> None:
         """Hold a tensor, in pinned memory if `pinned`."""

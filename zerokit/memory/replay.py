@@ -17,17 +17,11 @@ from zerokit.memory.recording import RecordedPass, RecordedStage
 from zerokit.memory.same_object import SameObject
 from zerokit.memory.sizes import Sizes
 from zerokit.memory.stage import NEW_GRADIENT, Stage
-from zerokit.memory.term import TERM_KINDS, TermKind
+from zerokit.memory.term import TermKind, kinds_of
 from zerokit.memory.timeline import Timeline
 
-ACTIVATIONS = TERM_KINDS["replay.ACTIVATIONS"]
-CHECKPOINTS = TERM_KINDS["replay.CHECKPOINTS"]
-WORK = TERM_KINDS["replay.WORK"]
-RESIDUAL_GRADIENT = TERM_KINDS["replay.RESIDUAL_GRADIENT"]
-RESIDUAL_GRADIENTS = TERM_KINDS["replay.RESIDUAL_GRADIENTS"]
-MLP_SUMS = TERM_KINDS["replay.MLP_SUMS"]
-EVALUATION_HIDDEN = TERM_KINDS["replay.EVALUATION_HIDDEN"]
-EVALUATION_WORK = TERM_KINDS["replay.EVALUATION_WORK"]
+KINDS = kinds_of(__file__)
+EVALUATION_WORK = KINDS.EVALUATION_WORK
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +55,7 @@ class _Replay:
         self._offloads = switches.checkpointing and switches.offloads_checkpoints
         self._tied_module: str | None = None
         self._tokens = sizes.tokens if sizes is not None else 0
-        self._activations = ACTIVATIONS if model_calls is None else _activations(model_calls)
+        self._activations = KINDS.ACTIVATIONS if model_calls is None else _activations(model_calls)
         self._head: HeadAndLoss | None = None
         if model_calls is not None and sizes is not None:
             self._head = HeadAndLoss(
@@ -82,14 +76,14 @@ class _Replay:
         timeline, stage, tokens = self._timeline, self._stage, self._tokens
         for _ in range(2):
             stage.fetch(self._model_calls.whole)
-        timeline.hold(EVALUATION_HIDDEN, self._e, self._sizes.h * tokens)
+        timeline.hold(KINDS.EVALUATION_HIDDEN, self._e, self._sizes.h * tokens)
         for call in (call for block in self._model_calls.blocks for call in block.calls):
             stage.fetch(call)
             for one in call.inner or (call,):
                 timeline.spike(EVALUATION_WORK, tokens, one.work + one.saved_bytes)
             stage.release(call)
         self._head.evaluate()
-        timeline.free_all(EVALUATION_HIDDEN)
+        timeline.free_all(KINDS.EVALUATION_HIDDEN)
 
     def train(self) -> None:
         """The forward and backward pass of one micro-batch."""
@@ -113,7 +107,7 @@ class _Replay:
         self._stage.fetch(self._model_calls.whole)
         # After dropout, a branch has its own gradient.
         drops = self._model_calls.drops
-        kind = RESIDUAL_GRADIENTS if drops else RESIDUAL_GRADIENT
+        kind = KINDS.RESIDUAL_GRADIENTS if drops else KINDS.RESIDUAL_GRADIENT
         timeline.hold(kind, self._e, (1 + drops) * self._sizes.h * self._tokens)
         for block in reversed(self._model_calls.blocks):
             self._backward(block)
@@ -125,7 +119,7 @@ class _Replay:
         assert self._sizes is not None
         if not saves:
             self._offload_checkpoint()
-            timeline.hold(CHECKPOINTS, self._e, self._sizes.h * tokens)
+            timeline.hold(KINDS.CHECKPOINTS, self._e, self._sizes.h * tokens)
         for call in block.calls:
             stage.fetch(call)
             for one in call.inner or (call,):
@@ -135,7 +129,7 @@ class _Replay:
                     timeline.hold(self._activations, tokens, one.saved_bytes)
                 if one.made:
                     self._measure(one)
-                timeline.spike(WORK, tokens, one.work if saves else one.work + one.saved_bytes)
+                timeline.spike(KINDS.WORK, tokens, one.work if saves else one.work + one.saved_bytes)
                 if one.unpacks:
                     timeline.free_all(UNPACKED)
                 if saves:
@@ -154,7 +148,7 @@ class _Replay:
     def _offload_checkpoint(self) -> None:
         """The input of the layer that has run is in host memory until its backward pass."""
         if self._offloads:
-            self._timeline.free_all(CHECKPOINTS)
+            self._timeline.free_all(KINDS.CHECKPOINTS)
 
     def _backward(self, block: Block) -> None:
         recomputed = block.is_layer and self._checkpointing
@@ -162,10 +156,10 @@ class _Replay:
         if recomputed:
             assert self._sizes is not None
             if self._offloads:
-                self._timeline.hold(CHECKPOINTS, self._e, self._sizes.h * self._tokens)
+                self._timeline.hold(KINDS.CHECKPOINTS, self._e, self._sizes.h * self._tokens)
             # The first saved tensor of the layer may be its input, which is already kept.
             if block.keeps_input:
-                self._timeline.free(CHECKPOINTS, self._e, self._sizes.h * self._tokens)
+                self._timeline.free(KINDS.CHECKPOINTS, self._e, self._sizes.h * self._tokens)
             first = _gathered_first(block)
             for call in backward[:first]:
                 self._stage.fetch(call)
@@ -179,7 +173,7 @@ class _Replay:
             self._call_back(call, fetches=number >= first, releases=not block.is_embedding, waits=waits)
         if recomputed and not block.keeps_input:
             assert self._sizes is not None
-            self._timeline.free(CHECKPOINTS, self._e, self._sizes.h * self._tokens)
+            self._timeline.free(KINDS.CHECKPOINTS, self._e, self._sizes.h * self._tokens)
 
     def _call_back(self, call: ModuleCall, *, fetches: bool, releases: bool, waits: bool) -> None:
         """Run a call backward.
@@ -210,9 +204,9 @@ class _Replay:
         for parameter in gradients:
             timeline.hold(NEW_GRADIENT, self._e, parameter.elements)
         sums = sum(one.elements for one in gradients) if call.sums_gradients else 0
-        timeline.hold(MLP_SUMS, 4, sums)
+        timeline.hold(KINDS.MLP_SUMS, 4, sums)
         timeline.spike(ACTIVATION_GRADIENTS, self._tokens, call.back)
-        timeline.free(MLP_SUMS, 4, sums)
+        timeline.free(KINDS.MLP_SUMS, 4, sums)
         # Autograd frees the saved tensors of a function before the hooks of its gradients run.
         if call.parameters:
             self._stage.unsave(call)
@@ -282,7 +276,7 @@ def _activations(model_calls: ModelCalls) -> TermKind:
     layers = [block for block in model_calls.blocks if block.is_layer]
     parts = [part.symbols for call in layers[0].calls for part in call.all_saved] if layers else []
     return replace(
-        ACTIVATIONS,
+        KINDS.ACTIVATIONS,
         count=f"(L·({' + '.join(parts)}) + final norm)",
         certainty="modelled" if model_calls.known else "guess",
     )

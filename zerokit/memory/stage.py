@@ -8,22 +8,15 @@ from zerokit.memory.layout import Layout, Parameter
 from zerokit.memory.module_calls import ModuleCall
 from zerokit.memory.optimizer_states import OptimizerStates
 from zerokit.memory.settings import Settings
-from zerokit.memory.term import TERM_KINDS, TermKind
+from zerokit.memory.term import TermKind, kinds_of
 from zerokit.memory.timeline import Timeline
 from zerokit.units import MIB
 
-PARAMETERS = TERM_KINDS["stage.PARAMETERS"]
-ROUNDING = TERM_KINDS["stage.ROUNDING"]
-CLONES = TERM_KINDS["stage.CLONES"]
-MASTER = TERM_KINDS["stage.MASTER"]
-GRADIENTS = TERM_KINDS["stage.GRADIENTS"]
-NEW_GRADIENT = TERM_KINDS["stage.NEW_GRADIENT"]
-FLAT_COPY = TERM_KINDS["stage.FLAT_COPY"]
-STEP_GRADIENTS = TERM_KINDS["stage.STEP_GRADIENTS"]
-DDP_BUCKETS = TERM_KINDS["stage.DDP_BUCKETS"]
-WEIGHT_COPIES = TERM_KINDS["stage.WEIGHT_COPIES"]
-NORM_MASK = TERM_KINDS["stage.NORM_MASK"]
-CAST_GRADIENTS = TERM_KINDS["stage.CAST_GRADIENTS"]
+KINDS = kinds_of(__file__)
+PARAMETERS = KINDS.PARAMETERS
+ROUNDING = KINDS.ROUNDING
+GRADIENTS = KINDS.GRADIENTS
+NEW_GRADIENT = KINDS.NEW_GRADIENT
 
 _SMALLEST_OF_ITS_OWN = 10 * MIB
 _ROUNDING = 2 * MIB
@@ -111,14 +104,14 @@ class Stage0(FullGradients):
         )
         if flat:
             timeline.hold(PARAMETERS, e, trained)
-            timeline.spike(CLONES, e, 2 * trained)
+            timeline.spike(KINDS.CLONES, e, 2 * trained)
         if settings.has_master:
             # The first step runs at once, with zero gradients.
-            timeline.hold(MASTER, settings.master_bytes, trained)
-            timeline.hold(STEP_GRADIENTS, settings.master_bytes, trained)
+            timeline.hold(KINDS.MASTER, settings.master_bytes, trained)
+            timeline.hold(KINDS.STEP_GRADIENTS, settings.master_bytes, trained)
             self._hold_states()
             timeline.spike(self._temporary, settings.temporary_bytes, trained)
-            timeline.free_all(STEP_GRADIENTS)
+            timeline.free_all(KINDS.STEP_GRADIENTS)
 
     def make_states(self) -> None:
         if not self._settings.has_master:
@@ -134,19 +127,19 @@ class Stage0(FullGradients):
         numbers = [parameter.elements for parameter in self._layout.trainable]
         for group in _groups(numbers, ALLREDUCE_ELEMENTS):
             if len(group) > 1:
-                self._timeline.spike(FLAT_COPY, self._settings.parameter_bytes, sum(group))
+                self._timeline.spike(KINDS.FLAT_COPY, self._settings.parameter_bytes, sum(group))
 
     def step(self) -> None:
         timeline, settings = self._timeline, self._settings
         trained = self._layout.num_trainable
         if settings.has_master:
-            timeline.hold(STEP_GRADIENTS, settings.master_bytes, trained)
+            timeline.hold(KINDS.STEP_GRADIENTS, settings.master_bytes, trained)
         if settings.wrapper == "fp16":
-            timeline.spike(CAST_GRADIENTS, settings.master_bytes, trained)
+            timeline.spike(KINDS.CAST_GRADIENTS, settings.master_bytes, trained)
             timeline.free_all(GRADIENTS)
-            timeline.spike(NORM_MASK, 2 * settings.master_bytes + 1, trained if settings.tensor_rank else 0)
+            timeline.spike(KINDS.NORM_MASK, 2 * settings.master_bytes + 1, trained if settings.tensor_rank else 0)
         timeline.spike(self._temporary, settings.temporary_bytes, trained)
-        timeline.free_all(STEP_GRADIENTS)
+        timeline.free_all(KINDS.STEP_GRADIENTS)
         timeline.free_all(GRADIENTS)
         self._made.clear()
 
@@ -161,15 +154,15 @@ class PlainTorch(Stage0):
     def start(self) -> None:
         super().start()
         if self._settings.zero_ranks > 1:
-            self._timeline.hold(DDP_BUCKETS, self._settings.parameter_bytes, self._layout.num_trainable)
+            self._timeline.hold(KINDS.DDP_BUCKETS, self._settings.parameter_bytes, self._layout.num_trainable)
 
     def begin_pass(self, *, boundary: bool) -> None:
         if self._autocast:
-            self._timeline.free_all(WEIGHT_COPIES)
-            self._timeline.hold(WEIGHT_COPIES, 2, self._layout.num_parameters)
+            self._timeline.free_all(KINDS.WEIGHT_COPIES)
+            self._timeline.hold(KINDS.WEIGHT_COPIES, 2, self._layout.num_parameters)
 
     def end_backward(self, *, boundary: bool) -> None:
-        self._timeline.free_all(WEIGHT_COPIES)
+        self._timeline.free_all(KINDS.WEIGHT_COPIES)
 
 
 def tensors_updated(layout: Layout, settings: Settings) -> list[int]:

@@ -14,24 +14,11 @@ from zerokit.memory.optimizer_states import OptimizerStates
 from zerokit.memory.overheads import overhead_terms
 from zerokit.memory.settings import Settings
 from zerokit.memory.stage import NEW_GRADIENT, Stage, hold_parameters
-from zerokit.memory.term import TERM_KINDS
+from zerokit.memory.term import kinds_of
 from zerokit.memory.timeline import Timeline
 
-PARAMETERS = TERM_KINDS["stage_1_2.PARAMETERS"]
-CLONES = TERM_KINDS["stage_1_2.CLONES"]
-MASTER = TERM_KINDS["stage_1_2.MASTER"]
-STEP_GRADIENTS = TERM_KINDS["stage_1_2.STEP_GRADIENTS"]
-FLAT_GRADIENTS = TERM_KINDS["stage_1_2.FLAT_GRADIENTS"]
-REDUCE_BUCKET = TERM_KINDS["stage_1_2.REDUCE_BUCKET"]
-COMMUNICATION_COPY = TERM_KINDS["stage_1_2.COMMUNICATION_COPY"]
-NORM = TERM_KINDS["stage_1_2.NORM"]
-OVERSIZED = TERM_KINDS["stage_1_2.OVERSIZED"]
-OFFLOAD_BUFFER = TERM_KINDS["stage_1_2.OFFLOAD_BUFFER"]
-FLAT = TERM_KINDS["stage_1_2.FLAT"]
-FIRST_STATES = TERM_KINDS["stage_1_2.FIRST_STATES"]
-GRADIENTS = TERM_KINDS["stage_1_2.GRADIENTS"]
-FLAT_COPY = TERM_KINDS["stage_1_2.FLAT_COPY"]
-COMPACT = TERM_KINDS["stage_1_2.COMPACT"]
+KINDS = kinds_of(__file__)
+FLAT = KINDS.FLAT
 
 
 @dataclass(frozen=True)
@@ -118,12 +105,12 @@ class Stage1And2(Stage):
         # Stage 1 makes an fp32 copy of each gradient in `grad_accum`.
         letter = "g" if self._is_compact and settings.stage == 1 else "e"
         self._gradient_bytes = settings.accumulation_bytes if letter == "g" else self._e
-        self._gradients = replace(GRADIENTS, unit=letter)
+        self._gradients = replace(KINDS.GRADIENTS, unit=letter)
         self._buckets = 2 if settings.overlap_comm else 1
-        self._reduce_bucket = replace(
-            REDUCE_BUCKET, unit=letter, count="2·reduce_bucket_size" if self._buckets == 2 else REDUCE_BUCKET.count
-        )
-        self._flat_copy = replace(FLAT_COPY, unit=letter)
+        self._reduce_bucket = replace(KINDS.REDUCE_BUCKET, unit=letter)
+        if settings.overlap_comm:
+            self._reduce_bucket = replace(self._reduce_bucket, count="2·reduce_bucket_size")
+        self._flat_copy = replace(KINDS.FLAT_COPY, unit=letter)
 
     @property
     def partition(self) -> int:
@@ -148,24 +135,26 @@ class Stage1And2(Stage):
         """`__init__`: flatten parameters, clone the partition, make zero gradients."""
         timeline, settings, part = self._timeline, self._settings, self.partition
         trained, master = self._layout.num_trainable, settings.master_bytes
-        hold_parameters(timeline, PARAMETERS, self._e, [one for one in self._layout.parameters if not one.trainable])
-        timeline.hold(PARAMETERS, self._e, trained)
+        hold_parameters(
+            timeline, KINDS.PARAMETERS, self._e, [one for one in self._layout.parameters if not one.trainable]
+        )
+        timeline.hold(KINDS.PARAMETERS, self._e, trained)
         padded = part * settings.zero_ranks
         if flattens_on_gpu(self._layout, settings):
             timeline.spike(FLAT, self._e, padded)
-        timeline.hold(PARAMETERS, self._e, padded - trained)
+        timeline.hold(KINDS.PARAMETERS, self._e, padded - trained)
         if not self._offloads:  # a copy to the host is converted there (aten/src/ATen/native/cuda/Copy.cu)
-            timeline.hold(MASTER, master, part)
-        timeline.spike(CLONES, self._e, part)
+            timeline.hold(KINDS.MASTER, master, part)
+        timeline.spike(KINDS.CLONES, self._e, part)
         if self._offloads:
             largest = max(parameter.elements for parameter in self._layout.trainable)
-            timeline.hold(OFFLOAD_BUFFER, self._e, largest)
+            timeline.hold(KINDS.OFFLOAD_BUFFER, self._e, largest)
             return
-        timeline.spike(STEP_GRADIENTS, master, part)
+        timeline.spike(KINDS.STEP_GRADIENTS, master, part)
         if settings.optimizer.at_construction:
             self._hold_states()
             if self._engine_makes_optimizer:
-                timeline.hold(FIRST_STATES, self._e, trained)
+                timeline.hold(KINDS.FIRST_STATES, self._e, trained)
 
     def make_states(self) -> None:
         if not self._offloads and not self._settings.optimizer.at_construction:
@@ -202,7 +191,7 @@ class Stage1And2(Stage):
         if parameter.elements <= size:
             self._drop(parameter)
         elif self._offloads:
-            self._timeline.spike(OVERSIZED, self._gradient_bytes, parameter.elements)
+            self._timeline.spike(KINDS.OVERSIZED, self._gradient_bytes, parameter.elements)
         self._bucket.append(parameter)
         self._in_bucket += parameter.elements
 
@@ -218,7 +207,7 @@ class Stage1And2(Stage):
             if count > 1:
                 self._timeline.hold(self._flat_copy, self._gradient_bytes, elements)
                 if self._settings.communication_bytes > self._gradient_bytes:
-                    self._timeline.spike(COMMUNICATION_COPY, self._settings.communication_bytes, elements)
+                    self._timeline.spike(KINDS.COMMUNICATION_COPY, self._settings.communication_bytes, elements)
                 self._timeline.free(self._flat_copy, self._gradient_bytes, elements)
         for parameter in self._bucket:
             if parameter in self._own:
@@ -252,12 +241,12 @@ class Stage1And2(Stage):
         if self._is_compact:
             if not self._holds_partition:
                 self._holds_partition = True
-                timeline.hold(COMPACT, self._settings.accumulation_bytes, self.partition)
+                timeline.hold(KINDS.COMPACT, self._settings.accumulation_bytes, self.partition)
         elif not (self._offloads or self._holds_partition):
             self._holds_partition = True
             timeline.hold(self._gradients, self._e, self._kept_elements)
         if self._offloads:
-            timeline.spike(NORM, 8, part)
+            timeline.spike(KINDS.NORM, 8, part)
 
     def end_backward(self, *, boundary: bool) -> None:
         """`independent_gradient_partition_epilogue`; for stage 1 only at the boundary."""
@@ -287,19 +276,19 @@ class Stage1And2(Stage):
         self._holds_partition = False
         if self._offloads:
             timeline.free_all(self._gradients)
-            timeline.free_all(COMPACT)
+            timeline.free_all(KINDS.COMPACT)
             return
         largest = max((self._slices.part(parameter, self._rank) for parameter in self._own), default=0)
-        timeline.spike(NORM, 8, largest)
+        timeline.spike(KINDS.NORM, 8, largest)
         if self._is_compact:
-            kind = replace(STEP_GRADIENTS, unit="g")
+            kind = replace(KINDS.STEP_GRADIENTS, unit="g")
             timeline.hold(kind, settings.accumulation_bytes, part)
         else:
-            kind = STEP_GRADIENTS
+            kind = KINDS.STEP_GRADIENTS
             timeline.hold(kind, settings.master_bytes, part)
             if len(self._own) > 1 and self._e != settings.master_bytes:
-                timeline.spike(FLAT_GRADIENTS, self._e, part)
+                timeline.spike(KINDS.FLAT_GRADIENTS, self._e, part)
         timeline.free_all(self._gradients)
-        timeline.free_all(COMPACT)
+        timeline.free_all(KINDS.COMPACT)
         timeline.spike(self._temporary, settings.temporary_bytes, part)
         timeline.free_all(kind)

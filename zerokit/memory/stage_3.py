@@ -16,28 +16,11 @@ from zerokit.memory.param_coordinator import CallOrder, Coordinator, Submodule
 from zerokit.memory.same_object import SameObject
 from zerokit.memory.settings import Settings
 from zerokit.memory.stage import NEW_GRADIENT, Stage
-from zerokit.memory.term import TERM_KINDS
+from zerokit.memory.term import kinds_of
 from zerokit.memory.timeline import Timeline
 
-PARAMETERS = TERM_KINDS["stage_3.PARAMETERS"]
-UNDIVIDED = TERM_KINDS["stage_3.UNDIVIDED"]
-PARTS = TERM_KINDS["stage_3.PARTS"]
-PERSISTENT = TERM_KINDS["stage_3.PERSISTENT"]
-MASTER = TERM_KINDS["stage_3.MASTER"]
-CLONES = TERM_KINDS["stage_3.CLONES"]
-GRADIENTS = TERM_KINDS["stage_3.GRADIENTS"]
-REDUCE_BUCKET = TERM_KINDS["stage_3.REDUCE_BUCKET"]
-FLAT_COPY = TERM_KINDS["stage_3.FLAT_COPY"]
-CAST_GRADIENTS = TERM_KINDS["stage_3.CAST_GRADIENTS"]
-REDUCED_SHARDS = TERM_KINDS["stage_3.REDUCED_SHARDS"]
-OFFLOADED_GRADIENTS = TERM_KINDS["stage_3.OFFLOADED_GRADIENTS"]
-CAST_SHARDS = TERM_KINDS["stage_3.CAST_SHARDS"]
-OVERFLOW = TERM_KINDS["stage_3.OVERFLOW"]
-NORM = TERM_KINDS["stage_3.NORM"]
-STEP_GRADIENTS = TERM_KINDS["stage_3.STEP_GRADIENTS"]
-FLAT_GRADIENTS = TERM_KINDS["stage_3.FLAT_GRADIENTS"]
-GPU_GRADIENTS = TERM_KINDS["stage_3.GPU_GRADIENTS"]
-GPU_TEMPORARY = TERM_KINDS["stage_3.GPU_TEMPORARY"]
+KINDS = kinds_of(__file__)
+PERSISTENT = KINDS.PERSISTENT
 
 _NORM_PIECE = 250_000_000
 """Elements: `_constant_buffered_norm2`."""
@@ -156,21 +139,21 @@ class Stage3(Stage):
         # AutoTP gathers what it divides.
         gathered = any(one.replicas > 1 for one in self._layout.parameters)
         parts = sum(one.elements for one in self._layout.parameters if gathered and one.replicas == 1)
-        timeline.spike(PARTS, self._e, parts)
+        timeline.spike(KINDS.PARTS, self._e, parts)
         # zero.Init builds a parameter whole, then partitions it.
-        timeline.spike(UNDIVIDED, self._e, 2 * max(one.elements for one in self._layout.parameters))
+        timeline.spike(KINDS.UNDIVIDED, self._e, 2 * max(one.elements for one in self._layout.parameters))
         stored = self._layout.parameters if settings.offload_param == "none" else frozen
-        timeline.hold(PARAMETERS, self._e, sum(shard(one, world) for one in stored))
+        timeline.hold(KINDS.PARAMETERS, self._e, sum(shard(one, world) for one in stored))
         timeline.hold(PERSISTENT, self._e, persistent)
         self._coordinator.make_secondary(self._layout.parameters)
         on_gpu = self._updated_here
-        timeline.hold(MASTER, settings.master_bytes, sum(map(sum, on_gpu)))
-        timeline.spike(CLONES, settings.master_bytes, max(map(sum, on_gpu), default=0))
+        timeline.hold(KINDS.MASTER, settings.master_bytes, sum(map(sum, on_gpu)))
+        timeline.spike(KINDS.CLONES, settings.master_bytes, max(map(sum, on_gpu), default=0))
         if self._offloads:
-            timeline.hold(GPU_GRADIENTS, settings.master_bytes, sum(map(sum, on_gpu)))
+            timeline.hold(KINDS.GPU_GRADIENTS, settings.master_bytes, sum(map(sum, on_gpu)))
         else:
-            timeline.hold(GRADIENTS, settings.accumulation_bytes, self.partition)
-        timeline.hold(REDUCE_BUCKET, settings.communication_bytes, settings.reduce_bucket)
+            timeline.hold(KINDS.GRADIENTS, settings.accumulation_bytes, self.partition)
+        timeline.hold(KINDS.REDUCE_BUCKET, settings.communication_bytes, settings.reduce_bucket)
         if not self._is_first:
             self._coordinator.drop_secondary(self._layout.trainable)
 
@@ -224,13 +207,13 @@ class Stage3(Stage):
         c, g, e = settings.communication_bytes, settings.accumulation_bytes, self._e
         # Gradients outside the bucket are cast first, and shards afterwards.
         cast = sum(one.elements for one in self._own_storage) if c != e else 0
-        timeline.hold(FLAT_COPY, c, copied)
-        timeline.hold(CAST_GRADIENTS, c, cast)
-        timeline.spike(REDUCED_SHARDS, g, padded // ranks if c != g else 0)
-        timeline.free(CAST_GRADIENTS, c, cast)
+        timeline.hold(KINDS.FLAT_COPY, c, copied)
+        timeline.hold(KINDS.CAST_GRADIENTS, c, cast)
+        timeline.spike(KINDS.REDUCED_SHARDS, g, padded // ranks if c != g else 0)
+        timeline.free(KINDS.CAST_GRADIENTS, c, cast)
         if self._offloads:
             self._offload()
-        timeline.free(FLAT_COPY, c, copied)
+        timeline.free(KINDS.FLAT_COPY, c, copied)
         for one in self._own_storage:
             timeline.free(NEW_GRADIENT, self._e, one.elements)
         self._own_storage, self._bucket, self._in_bucket = [], [], 0
@@ -240,14 +223,14 @@ class Stage3(Stage):
         timeline, settings = self._timeline, self._settings
         g, m = settings.accumulation_bytes, settings.master_bytes
         for elements in (shard(one, settings.zero_ranks) for one in self._bucket):
-            timeline.hold(OFFLOADED_GRADIENTS, g, elements)
-            timeline.spike(NORM, 8, min(elements, _NORM_PIECE))
+            timeline.hold(KINDS.OFFLOADED_GRADIENTS, g, elements)
+            timeline.spike(KINDS.NORM, 8, min(elements, _NORM_PIECE))
             if settings.offload_optimizer == "nvme":
-                timeline.hold(CAST_SHARDS, m, elements)
+                timeline.hold(KINDS.CAST_SHARDS, m, elements)
             else:
-                timeline.spike(CAST_SHARDS, m, elements)
-            timeline.free(OFFLOADED_GRADIENTS, g, elements)
-        timeline.free_all(CAST_SHARDS)
+                timeline.spike(KINDS.CAST_SHARDS, m, elements)
+            timeline.free(KINDS.OFFLOADED_GRADIENTS, g, elements)
+        timeline.free_all(KINDS.CAST_SHARDS)
 
     def end_backward(self, *, boundary: bool) -> None:
         """`independent_gradient_partition_epilogue`, then `backward_epilogue`."""
@@ -267,17 +250,17 @@ class Stage3(Stage):
         if self._offloads:
             # torch.optim.AdamW updates them: `backup_optimizer`.
             for group in self._updated_here:
-                timeline.spike(GPU_TEMPORARY, settings.moment_bytes, sum(group))
+                timeline.spike(KINDS.GPU_TEMPORARY, settings.moment_bytes, sum(group))
             return
         if settings.precision == "fp16":
-            timeline.spike(OVERFLOW, settings.accumulation_bytes + 1, self.partition)
+            timeline.spike(KINDS.OVERFLOW, settings.accumulation_bytes + 1, self.partition)
         largest = max((shard(one, world) for one in self._layout.trainable), default=0)
-        timeline.spike(NORM, 8, largest)
+        timeline.spike(KINDS.NORM, 8, largest)
         is_cast = settings.accumulation_bytes != settings.master_bytes
         for group in self._groups:
             elements = sum(group)
-            timeline.hold(STEP_GRADIENTS, settings.master_bytes, elements)
+            timeline.hold(KINDS.STEP_GRADIENTS, settings.master_bytes, elements)
             if len(group) > 1 and is_cast:
-                timeline.spike(FLAT_GRADIENTS, settings.accumulation_bytes, elements)
+                timeline.spike(KINDS.FLAT_GRADIENTS, settings.accumulation_bytes, elements)
             timeline.spike(self._temporary, settings.temporary_bytes, elements)
-            timeline.free_all(STEP_GRADIENTS)
+            timeline.free_all(KINDS.STEP_GRADIENTS)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Literal
 
 from zerokit.reporting.categories import Category
@@ -106,6 +107,19 @@ def _read_kinds() -> dict[str, TermKind]:
 
 TERM_KINDS = _read_kinds()
 """By file and name: ``stage_3.NORM``."""
+
+
+class Kinds(SimpleNamespace):
+    """The kinds of memory that one file allocates, by name: ``KINDS.NORM``."""
+
+    def __getattr__(self, name: str) -> TermKind:
+        raise AttributeError(f"no row '{name}' under this file in term_kinds.json")
+
+
+def kinds_of(module: str) -> Kinds:
+    """The kinds of memory under a module's name: ``kinds_of(__file__)``."""
+    own = f"{Path(module).stem}."
+    return Kinds(**{name.removeprefix(own): kind for name, kind in TERM_KINDS.items() if name.startswith(own)})
 
 
 def _product(unit: int, count: int) -> str:
