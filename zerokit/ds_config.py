@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -14,6 +13,7 @@ from zerokit.config.load import check_ds_config, load_ds_config, plain, read_ds_
 from zerokit.config.sections import DeepSpeedConfig
 from zerokit.documents import Document, dotted, read_document
 from zerokit.errors import ConfigError, check_choice
+from zerokit.files import json_text
 from zerokit.findings import DEFAULT_SEVERITY, SEVERITIES, Severity
 from zerokit.hardware import GPUS_PER_NODE
 from zerokit.hardware.cluster import Cluster
@@ -179,7 +179,7 @@ class DSConfig(DeepSpeedConfig):
 
     def to_json(self) -> str:
         """The text of the file, ending with a newline."""
-        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
+        return json_text(self.to_dict())
 
     def _as_document(self) -> Document:
         return self._document or Document(self.to_dict(), "ds_config")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import os
 import shutil
 import stat
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from zerokit.errors import ZerokitError, printable
 
@@ -38,6 +39,11 @@ def explain_file_errors() -> Iterator[None]:
             raise
         hint = "Check its name, and what you may do there"
         raise ZerokitError(str(error.strerror), where=error.filename, hint=hint) from None
+
+
+def json_text(data: Any) -> str:
+    """The text of a JSON file that people read."""
+    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
 
 
 def write_file(path: str | Path, content: str | bytes, *, force: bool = True, follow_links: bool = False) -> None:

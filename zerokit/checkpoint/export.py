@@ -20,7 +20,7 @@ from zerokit.checkpoint.tensor_checks import TensorIssues, checked_blocks
 from zerokit.checkpoint.tensors import NamedTensor
 from zerokit.documents import is_folder
 from zerokit.errors import CheckpointError, ZerokitError, printable
-from zerokit.files import is_own_file, write_file
+from zerokit.files import is_own_file, json_text, write_file
 from zerokit.staging import clear
 from zerokit.units import quantity
 
@@ -263,7 +263,7 @@ def _write_rest(staging: Path, plan: _Plan) -> list[str]:
         floats = [tensor.dtype for tensor in plan.targets.values() if tensor.is_float]
         if floats:
             settings["torch_dtype" if "torch_dtype" in settings else "dtype"] = max(floats, key=floats.count)
-    write_file(staging / plan.config.name, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
+    write_file(staging / plan.config.name, json_text(settings))
     return [*names, plan.config.name]
 
 

@@ -29,7 +29,7 @@ from zerokit.checkpoint.source import (
 from zerokit.checkpoint.tensors import NamedTensor
 from zerokit.documents import is_folder
 from zerokit.errors import CheckpointError, printable
-from zerokit.files import write_file
+from zerokit.files import json_text, write_file
 from zerokit.staging import clear
 from zerokit.tables import table_of
 
@@ -105,7 +105,7 @@ def merge(adapter: Path, output: Path, *, base: Path | None = None) -> Merged:
             )
             bar.advance(task)
         names = [*copy_files(copied, model, staging), *copy_files(copied_from_adapter, adapter, staging), CONFIG]
-        write_file(staging / CONFIG, json.dumps(config, indent=2, ensure_ascii=False) + "\n")
+        write_file(staging / CONFIG, json_text(config))
         if (model / WEIGHTS_INDEX).is_file():
             names += copy_files([model / WEIGHTS_INDEX], model, staging)
         write_checksums(staging, sums | checksums(staging, dict.fromkeys(names)))

@@ -12,11 +12,11 @@ import typer
 from zerokit import choices
 from zerokit.cli.command import common_options, with_options
 from zerokit.cli.gpu_options import chosen_gpu, note_caveat
-from zerokit.cli.output import not_stdout, print_json, to_json
+from zerokit.cli.output import not_stdout, print_json
 from zerokit.console import note
 from zerokit.documents import dotted
 from zerokit.errors import ZerokitError
-from zerokit.files import check_writable, write_file
+from zerokit.files import check_writable, json_text, write_file
 from zerokit.hardware import GPUS_PER_NODE
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def _write(built: Built, options: ConfigOptions) -> None:
     """The config to its file or stdout, the reasons to the other of stdout and stderr."""
     data, output = built.config.dump(), options.output
     if output is not None:
-        write_file(output, to_json(data), force=options.force, follow_links=True)
+        write_file(output, json_text(data), force=options.force, follow_links=True)
     if options.explain and options.output_format == "json":
         print_json({"config": data, "choices": [_as_data(choice) for choice in built.choices]})
         return

@@ -15,9 +15,9 @@ from zerokit.cli.estimate_generation import check_generation, estimate_generatio
 from zerokit.cli.estimate_options import CARD, REQUIRED, SIZES, EstimateOptions, sizes
 from zerokit.cli.gpu_options import chosen_gpus, memory_size, note_caveat
 from zerokit.cli.options import count
-from zerokit.cli.output import json_on_stdout, not_stdout, print_json, to_json
+from zerokit.cli.output import json_on_stdout, not_stdout, print_json
 from zerokit.errors import ConfigError, ZerokitError
-from zerokit.files import check_writable, write_file
+from zerokit.files import check_writable, json_text, write_file
 
 if TYPE_CHECKING:
     from zerokit.estimation import Axes, Fit, Question
@@ -195,7 +195,7 @@ def _answer(question: Question, axes: Axes, options: EstimateOptions, *, as_json
 
         write_page(options.html, data)
     if options.output is not None:
-        write_file(options.output, to_json(data), follow_links=True)
+        write_file(options.output, json_text(data), follow_links=True)
     if as_json:
         print_json(data)
     else:

@@ -10,9 +10,9 @@ import typer
 
 from zerokit.cli.estimate_options import SIZES, EstimateOptions, sizes
 from zerokit.cli.gpu_options import chosen_gpu, memory_size, note_caveat
-from zerokit.cli.output import print_json, to_json
+from zerokit.cli.output import print_json
 from zerokit.errors import ConfigError
-from zerokit.files import write_file
+from zerokit.files import json_text, write_file
 from zerokit.reporting.tables import table
 from zerokit.tables import table_of
 from zerokit.units import format_bytes, format_rate, quantity
@@ -104,7 +104,7 @@ def estimate_generation(options: EstimateOptions, *, as_json: bool) -> NoReturn:
             advice += f" --batch-size {best.largest_batch}: the largest batch that fits{rate}"
     data = _data(run, judged, advice)
     if options.output is not None:
-        write_file(options.output, to_json(data), follow_links=True)
+        write_file(options.output, json_text(data), follow_links=True)
     if as_json:
         print_json(data)
     else:

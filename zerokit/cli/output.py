@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import typer
 
 from zerokit import choices
 from zerokit.errors import visible_json
+from zerokit.files import json_text
 
 STDOUT = Path("-")
 """Name of standard output in -o."""
@@ -26,9 +26,4 @@ def json_on_stdout(output: Path | None, output_format: choices.OutputFormat) -> 
 
 
 def print_json(data: Any) -> None:
-    typer.echo(visible_json(to_json(data)), nl=False)
-
-
-def to_json(data: Any) -> str:
-    """The text of a JSON file."""
-    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+    typer.echo(visible_json(json_text(data)), nl=False)

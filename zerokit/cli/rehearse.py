@@ -15,12 +15,12 @@ import typer
 from zerokit import choices
 from zerokit.cli.command import described, set_parameters
 from zerokit.cli.options import flag_of, parameters_of, values_of
-from zerokit.cli.output import STDOUT, json_on_stdout, not_stdout, print_json, to_json
+from zerokit.cli.output import STDOUT, json_on_stdout, not_stdout, print_json
 from zerokit.console import note
 from zerokit.documents import is_file, path_exists
 from zerokit.errors import ZerokitError
 from zerokit.extras import require
-from zerokit.files import check_writable, write_file
+from zerokit.files import check_writable, json_text, write_file
 from zerokit.rehearsal.options import DRAWINGS, RehearsalOptions
 from zerokit.rehearsal.options import described as described_options
 from zerokit.units import is_time_unit
@@ -131,7 +131,7 @@ def _print(report: RehearsalReport, *, as_json: bool, output: Path | None, html:
 
     data = report.model_dump()
     if output is not None:
-        write_file(output, to_json(data), follow_links=True)
+        write_file(output, json_text(data), follow_links=True)
     if html is not None:
         from zerokit.reporting.page import write_page
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from zerokit.cli.command import described
-from zerokit.cli.output import not_stdout, print_json, to_json
-from zerokit.files import write_file
+from zerokit.cli.output import not_stdout, print_json
+from zerokit.files import json_text, write_file
 
 
 @described("schema", output=not_stdout)
@@ -21,4 +21,4 @@ def schema(recipe: bool = False, output: Path | None = None, force: bool = False
     if output is None:
         print_json(data)
     else:
-        write_file(output, to_json(data), force=force, follow_links=True)
+        write_file(output, json_text(data), force=force, follow_links=True)

@@ -1,11 +1,11 @@
 """The page of a rule, for ``zerokit explain`` and the documentation site."""
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from zerokit.documents import Document, parse_json
 from zerokit.errors import DocumentError
+from zerokit.files import json_text
 from zerokit.findings import Finding
 from zerokit.lint.outputs import line_of
 from zerokit.lint.rule import TOPICS, Rule
@@ -99,4 +99,4 @@ def _example_text(rule: Rule, example: Mapping[str, Any] | str) -> str:
 
         text: str = yaml.safe_dump(dict(example), sort_keys=False)
         return text
-    return json.dumps(example, indent=2, ensure_ascii=False) + "\n"
+    return json_text(example)

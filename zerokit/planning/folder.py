@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from zerokit import __version__
 from zerokit.errors import ZerokitError, printable, visible
-from zerokit.files import explain_write_errors, write_file
+from zerokit.files import explain_write_errors, json_text, write_file
 from zerokit.launching.scripts import Job, launch_script
 from zerokit.planning.job import PlanJob
 from zerokit.planning.recipe import DS_CONFIG, NO_DATA, NVME_FOLDER, RECIPE, recipe_of, recipe_text
@@ -34,10 +32,10 @@ def plan_files(report: PlanReport, job: PlanJob, page: str | None = None) -> dic
     nodes = plan.num_gpus // plan.gpus_per_node
     launch = Job(Path(RECIPE), Path(), nodes, plan.gpus_per_node, is_portable=True)
     files = {
-        DS_CONFIG: _json(plan.ds_config),
+        DS_CONFIG: json_text(plan.ds_config),
         RECIPE: recipe_text(recipe),
         LAUNCH: launch_script(launch, "torchrun"),
-        PLAN: _json(report.model_dump()),
+        PLAN: json_text(report.model_dump()),
         "README.md": _readme(report, plan, job, str(recipe["training"].get("output_dir", "runs/mine"))),
     }
     return files if page is None else {**files, "report.html": page}
@@ -128,7 +126,3 @@ def _readme(report: PlanReport, plan: Plan, job: PlanJob, output: str) -> str:
         f"To repeat the plan:\n\n```\n{visible(report.command)}\n```",
     ]
     return "\n\n".join(lines) + "\n"
-
-
-def _json(data: Any) -> str:
-    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
