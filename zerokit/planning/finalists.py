@@ -45,9 +45,9 @@ _MOST_ACCUMULATION = 3
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "spiece.model", "vocab.txt")
 _READ = (".json", ".model", ".txt", ".jinja")
 """Suffixes of the files of a model that a rehearsal reads."""
-_NOT_OF_THE_RUN = (
-    *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CUDA_LAUNCH_BLOCKING"),
-)
+_NOT_OF_THE_RUN = {
+    *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CUDA_LAUNCH_BLOCKING")
+}
 """Variables of this machine that would change what is rehearsed."""
 _SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "mask_token": "<mask>"}
 _WORD = "a"

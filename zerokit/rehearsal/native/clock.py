@@ -234,6 +234,10 @@ class Clock:
         """Number of spans of streams and host so far."""
         return int(self.library.zk_clock_span_count())
 
+    def set_capturing(self, is_capturing: bool) -> None:
+        """Whether launches go into a CUDA graph from here on, which CUDA_LAUNCH_BLOCKING does not hold up."""
+        self.library.zk_clock_set_capturing(is_capturing)
+
     # ---- what is done again, beside other ranks (together.py)
     def keep_acts(self) -> None:
         """Have :meth:`acts` know all that the host does from here on; call it at the start."""

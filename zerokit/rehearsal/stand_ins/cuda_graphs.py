@@ -43,7 +43,7 @@ class Graphs:
     def capture(self, graph: CUDAGraph | None) -> None:
         self.capturing = graph
         if self.time is not None:
-            self.time.clock.library.zk_clock_set_capturing(graph is not None)
+            self.time.clock.set_capturing(graph is not None)
 
 
 def _graphs() -> Graphs:
