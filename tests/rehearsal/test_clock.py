@@ -210,6 +210,10 @@ def test_calls_of_python_and_nodes_of_autograd_take_the_host_s_time() -> None:
         "untimed": new + 2 * callee,
         # zerokit names what the engine holds.
         "labels": new,
+        # A library's module and what it calls take none.
+        "an import": new,
+        # More than any cache of recent ones holds; the two functions were called again since.
+        "after many functions": call + three_leaves,
     }
 
 

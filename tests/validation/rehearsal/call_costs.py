@@ -203,6 +203,10 @@ def host_work(rank: Any, costs: FixedCosts) -> dict[str, int]:
             branch()
             return []
 
+    library = compile("work()", deepspeed.__file__, "exec")
+    many: dict[str, Any] = {}
+    exec("".join(f"def f{number}(): pass\n" for number in range(20_000)), many)
+
     rank.labels.engines.append(SimpleNamespace(module=Walked(), optimizer=None))
     calls = {
         "four calls": spent(branch),
@@ -213,7 +217,13 @@ def host_work(rank: Any, costs: FixedCosts) -> dict[str, int]:
         "in a thread": spent(lambda: in_thread(branch)),
         "untimed": spent(untimed),
         "labels": spent(lambda: rank.labels.on_engine_step_end(None)),
+        "an import": spent(lambda: exec(library, {"work": branch})),
     }
+    for name, function in many.items():
+        if name.startswith("f"):
+            function()
+    branch()
+    calls["after many functions"] = spent(branch)
     rank.labels.engines.pop()
     costs.calling = 0.0
     return nodes | calls
