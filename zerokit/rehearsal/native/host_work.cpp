@@ -68,23 +68,29 @@ bool is_of_script() {
   return std::this_thread::get_id() == script_thread || torch::autograd::get_current_graph_task_id() != -1;
 }
 
-int64_t factor_of(const std::vector<int64_t>& factors, int64_t number) {
+// In a list of factors: the first for none, then for 1, 2 to 3, 4 to 7, ..., and beyond.
+size_t place_of(const std::vector<int64_t>& factors, int64_t number) {
   const auto width = static_cast<size_t>(std::bit_width(static_cast<uint64_t>(number)));
-  return factors[std::min(width, factors.size() - 1)];
+  return std::min(width, factors.size() - 1);
 }
 
 int64_t of_coldness(int64_t duration, size_t number) {
-  return duration * factor_of(coldness, distances.use(number)) / 1000;
+  return duration * coldness[place_of(coldness, distances.use(number))] / 1000;
 }
 
 void owe(int64_t duration) {
-  const int64_t sized = duration * size_factor.load(std::memory_order_relaxed) / 1000;
-  worked.fetch_add(sized, std::memory_order_relaxed);
-  the_clock()->owe(sized);
+  worked.fetch_add(duration, std::memory_order_relaxed);
+  the_clock()->owe(duration * size_factor.load(std::memory_order_relaxed) / 1000);
 }
 
-// The data of a longer pass left the caches.
-void begin_pass() { size_factor = factor_of(sizes, worked.exchange(0) / size_ns); }
+// The data of a longer pass left the caches. How long it is, with its factor, decides on the factor; where two would do,
+// the greater one holds, whatever the pass before had.
+void begin_pass() {
+  const int64_t passed = worked.exchange(0);
+  size_t place = sizes.size() - 1;
+  while (place > 0 && place_of(sizes, passed * sizes[place] / 1000 / size_ns) < place) --place;
+  size_factor = sizes[place];
+}
 
 // A code object remembers its cost for good.
 const FunctionCost* remembered(void* code) {
