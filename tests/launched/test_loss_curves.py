@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 
 from tests.tiny import launch, tiny_llama, tiny_tokenizer
 
-EPOCHS = 3
+EPOCHS = 2
 GLOBAL_BATCH = 8
 # 6 full batches and one of 5: the last update of each epoch is incomplete, and uneven over two ranks.
 NUM_EXAMPLES = 6 * GLOBAL_BATCH + 5
