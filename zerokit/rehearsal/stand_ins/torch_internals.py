@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
-import weakref
 from typing import TYPE_CHECKING, Any
 
 from zerokit.patches import Patch, apply, is_original, put, wrap
@@ -41,20 +39,19 @@ def install(setup: RankSetup) -> None:
 
 
 class _Identities:
-    """`id` as torch's `Tensor.__hash__` calls it: numbers like addresses, which are the same in each run."""
+    """`id` as torch's `Tensor.__hash__` calls it: numbers like addresses, which are the same in each run.
+
+    An address keeps its number: a weak reference would tell its next tensor, but torch swaps no tensor that has one.
+    """
 
     def __init__(self) -> None:
-        self._new = itertools.count(0, _TENSOR_BYTES)
-        self._known: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+        self._numbers: dict[int, int] = {}
 
     def __call__(self, tensor: torch.Tensor) -> int:
         address = id(tensor)
         if sys._getframe(1).f_code.co_name != "__hash__":  # a key of what is copied, which other modules use
             return address
-        known = self._known.get(address)
-        if known is None or known[0]() is not tensor:
-            known = self._known[address] = weakref.ref(tensor), next(self._new)
-        return known[1]
+        return self._numbers.setdefault(address, _TENSOR_BYTES * len(self._numbers))
 
 
 def _beneath(function: Any) -> Any:
