@@ -109,8 +109,7 @@ def raise_together(errors: Iterable[ZerokitError]) -> None:
 
 
 def _one_place(where: str | Path) -> str:
-    text = where if isinstance(where, str) else printable(where)
-    return visible(" ".join(text.split()))
+    return visible(printable(" ".join(str(where).split())))
 
 
 @contextmanager

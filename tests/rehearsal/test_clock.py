@@ -217,6 +217,32 @@ def test_calls_of_python_and_nodes_of_autograd_take_the_host_s_time() -> None:
     }
 
 
+TRAINING = """
+import torch
+
+weight = torch.nn.Parameter(torch.ones(8, device="cuda"))
+optimizer = torch.optim.SGD([weight], lr=1.0)
+for _ in range(3):
+    weight.mul(2).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("place", ["here", "lib/python3.11/site-packages"])
+def test_a_module_of_a_library_that_is_run_takes_the_time_of_a_script(place: str, tmp_path: Path) -> None:
+    (tmp_path / place).mkdir(parents=True)
+    (tmp_path / place / "training.py").write_text(TRAINING)
+    (tmp_path / "train.py").write_text(TRAINING)
+    options = ("--num-gpus", 1, "--gpu", "H100-SXM", "--time", "--format", "json")
+    variables = {"PYTHONPATH": os.pathsep.join((str(REPOSITORY), str(tmp_path / place)))}
+
+    def seconds(*words: str) -> float:
+        done = rehearse(*options, *words, cwd=tmp_path, forked=True, variables=variables)
+        return float(done.report["time"]["step_seconds"])
+
+    assert seconds("-m", "training") == seconds("train.py") > 0
+
+
 def test_drives_work_beside_the_host_until_it_waits() -> None:
     seen = timelines()["drives"]
     # The device, which torch.cuda.synchronize waits for, knows nothing of drives.

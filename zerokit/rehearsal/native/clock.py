@@ -73,8 +73,8 @@ class Uncounted(enum.IntEnum):
     OWN = -1
     """Of zerokit: it is no part of the script, nor is a function that it calls."""
     IMPORT = -2
-    """A module of a library, whose import takes no time with all that it calls: some libraries go through sets
-    of classes then, in the order of addresses."""
+    """A module of a library that is imported: no Python beneath it takes time. Some libraries go through sets of
+    classes then, in the order of addresses."""
 
 
 class HostCosts(NamedTuple):

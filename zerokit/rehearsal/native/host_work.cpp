@@ -31,7 +31,7 @@ struct FunctionCost {
   int64_t call_ns;
   int64_t frame_ns;
   int64_t operator_ns;
-  bool is_counted;  // else what it calls itself is not counted either, which no real run does
+  bool is_counted;  // false for zerokit and imports; functions that these call directly are not counted either
   bool is_import;   // nothing beneath it is counted
   bool is_pass;     // runs a backward pass
   size_t number;    // for `distances`

@@ -87,9 +87,9 @@ class Worker:
             elif output is not Output.SHOWN:
                 log = stack.enter_context(self._log.open("wb"))
                 streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
-            # A script that goes through a set of strings does so in the same order in each rehearsal, and each
-            # rank in an order of its own, as on a cluster.
-            seed = os.environ.get("PYTHONHASHSEED", str(job.rank + 1))
+            # A script goes through a set of strings in the same order in each rehearsal, and each rank in an order
+            # of its own, as on a cluster. 0 would be no seed.
+            seed = os.environ.get("PYTHONHASHSEED") or str(job.rank + 1)
             variables = {"PYTHONHASHSEED": seed, **(environment or {})}
             self._process = GuardedProcess(command, variables, **streams)
 

@@ -39,9 +39,10 @@ def install(setup: RankSetup) -> None:
 
 
 class _Identities:
-    """`id` as torch's `Tensor.__hash__` calls it: numbers like addresses, which are the same in each run.
+    """`id` as torch's `Tensor.__hash__` calls it: numbers like addresses, in the order of first use.
 
-    An address keeps its number: a weak reference would tell its next tensor, but torch swaps no tensor that has one.
+    They are the same in each run, also where a container forbids the same addresses. A tensor gets the number of an
+    earlier one at its address: `torch.utils.swap_tensors` refuses tensors with the weak references that prevent it.
     """
 
     def __init__(self) -> None:
@@ -49,7 +50,7 @@ class _Identities:
 
     def __call__(self, tensor: torch.Tensor) -> int:
         address = id(tensor)
-        if sys._getframe(1).f_code.co_name != "__hash__":  # a key of what is copied, which other modules use
+        if sys._getframe(1).f_code.co_name != "__hash__":  # `__deepcopy__` uses it as a key
             return address
         return self._numbers.setdefault(address, _TENSOR_BYTES * len(self._numbers))
 

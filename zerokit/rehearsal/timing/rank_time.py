@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -175,7 +176,8 @@ class RankTime(Watcher):
     def _python_call_cost(self, code: CodeType) -> CallCost | Uncounted:
         if code.co_filename.startswith(PACKAGE):
             return Uncounted.OWN
-        if code.co_name == "<module>" and is_in_library(code.co_filename):
+        main = getattr(sys.modules.get("__main__"), "__file__", None)
+        if code.co_name == "<module>" and is_in_library(code.co_filename) and code.co_filename != main:
             return Uncounted.IMPORT
         unit = self.costs.python_call()
         call, frame, operator = (to_ns(units * unit) for units in python_calls.function_cost(code))

@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 _END_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _TAKE_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER
+_SAME_ADDRESSES = 0x0040000  # ADDR_NO_RANDOMIZE
 
 
 class GuardedProcess(subprocess.Popen[bytes]):
@@ -79,7 +80,9 @@ def _start(command: list[str]) -> int:
     if rank == 0:
         try:
             os.setpgid(0, 0)  # a script may end its own group
-            ctypes.CDLL(None).prctl(_END_WITH_PARENT, signal.SIGKILL)
+            libc = ctypes.CDLL(None)
+            libc.prctl(_END_WITH_PARENT, signal.SIGKILL)
+            libc.personality(_SAME_ADDRESSES)  # so that sets have the same order each time; containers may forbid it
             os.execvp(command[0], command)  # noqa: S606
         finally:
             os._exit(127)
