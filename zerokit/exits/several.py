@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
 from zerokit.documents import is_folder, unreadable_reason
-from zerokit.errors import DocumentError, printable
+from zerokit.errors import DocumentError
 from zerokit.exits import gloo, nccl
 from zerokit.exits.causes import GLOO_TIMEOUT, NCCL_TIMEOUT, Weight
 from zerokit.exits.explain import Explanation, explain_log
@@ -70,7 +70,7 @@ def explain_logs(paths: Sequence[str]) -> Explanation:
     if not found and refused:
         raise refused[0]
     if not found:
-        raise DocumentError("all logs are empty", where=printable(paths[0]), hint="Give the logs of the ranks")
+        raise DocumentError("all logs are empty", where=paths[0], hint="Give the logs of the ranks")
     first = _first(found)
     answer = collectives.explain(first.explanation)
     others = [one.explanation for one in found if one is not first]
@@ -162,9 +162,7 @@ def _log_files(paths: Sequence[str]) -> tuple[list[str], list[str]]:
             continue
         inside = sorted(_inside(Path(path)), key=_natural)
         if not inside:
-            raise DocumentError(
-                "has no logs", where=printable(path), hint="Name the files, or a folder with *.log, *.out, *.err"
-            )
+            raise DocumentError("has no logs", where=path, hint="Name the files, or a folder with *.log, *.out, *.err")
         last = _last_attempts(inside)
         if len(last) < len(inside):
             left = quantity(len(inside) - len(last), "log")
@@ -182,7 +180,7 @@ def _inside(folder: Path) -> Iterator[Path]:
         seen += len(files) + len(folders)
         if seen > _MOST_ENTRIES:
             hint = "Name the folder of the run's logs"
-            raise DocumentError(f"has more than {_MOST_ENTRIES:,} files", where=printable(str(folder)), hint=hint)
+            raise DocumentError(f"has more than {_MOST_ENTRIES:,} files", where=folder, hint=hint)
         for name in files:
             path = Path(place, name)
             if _LOG.fullmatch(name) and path.is_file() and unreadable_reason(path, folder) is None:

@@ -131,7 +131,7 @@ def _built(library: Path, build: Callable[[Path], None]) -> Path:
     except OSError as error:
         raise LaunchError(
             f"the virtual device cannot be built there: {error.strerror}",
-            where=str(folder),
+            where=folder,
             hint="Make room, or name a folder you may write to as XDG_CACHE_HOME",
         ) from None
     return library

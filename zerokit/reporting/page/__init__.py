@@ -86,7 +86,7 @@ def write_picture(
         **document, chart=chart, picture=title[:_LONGEST_TITLE], style=style
     )  # fmt: skip
     if not picture.strip():
-        raise ZerokitError("there is nothing to draw", where=printable(output))
+        raise ZerokitError("there is nothing to draw", where=output)
     write_file(output, _NOT_IN_XML.sub("\ufffd", picture).encode(), follow_links=True)
 
 
