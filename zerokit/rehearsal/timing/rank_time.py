@@ -176,9 +176,10 @@ class RankTime(Watcher):
     def _python_call_cost(self, code: CodeType) -> CallCost | Uncounted:
         if code.co_filename.startswith(PACKAGE):
             return Uncounted.OWN
-        main = getattr(sys.modules.get("__main__"), "__file__", None)
-        if code.co_name == "<module>" and is_in_library(code.co_filename) and code.co_filename != main:
-            return Uncounted.IMPORT
+        if code.co_name == "<module>" and is_in_library(code.co_filename):
+            main = getattr(sys.modules.get("__main__"), "__file__", None)  # a library's module may be what is run
+            if code.co_filename != main:
+                return Uncounted.IMPORT
         unit = self.costs.python_call()
         call, frame, operator = (to_ns(units * unit) for units in python_calls.function_cost(code))
         return CallCost(call, frame, operator, python_calls.function_name(code) == python_calls.PASS)
