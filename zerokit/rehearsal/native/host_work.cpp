@@ -69,13 +69,13 @@ bool is_of_script() {
 }
 
 // In a list of factors: the first for none, then for 1, 2 to 3, 4 to 7, ..., and beyond.
-size_t place_of(const std::vector<int64_t>& factors, int64_t number) {
+size_t factor_index(const std::vector<int64_t>& factors, int64_t number) {
   const auto width = static_cast<size_t>(std::bit_width(static_cast<uint64_t>(number)));
   return std::min(width, factors.size() - 1);
 }
 
 int64_t of_coldness(int64_t duration, size_t number) {
-  return duration * coldness[place_of(coldness, distances.use(number))] / 1000;
+  return duration * coldness[factor_index(coldness, distances.use(number))] / 1000;
 }
 
 void owe(int64_t duration) {
@@ -88,7 +88,7 @@ void owe(int64_t duration) {
 void begin_pass() {
   const int64_t passed = worked.exchange(0);
   size_t place = sizes.size() - 1;
-  while (place > 0 && place_of(sizes, passed * sizes[place] / 1000 / size_ns) < place) --place;
+  while (place > 0 && factor_index(sizes, passed * sizes[place] / 1000 / size_ns) < place) --place;
   size_factor = sizes[place];
 }
 
@@ -101,7 +101,8 @@ const FunctionCost* remembered(void* code) {
     int64_t more[3] = {0, 0, 0};
     const int64_t call = cost_of_code(code, more);
     is_pricing = false;
-    extra = new FunctionCost{std::max<int64_t>(call, 0), more[0], more[1], call >= 0, call == kImport, more[2] != 0, numbers++};
+    extra = new FunctionCost{
+        std::max<int64_t>(call, 0), more[0], more[1], call >= 0, call == kImport, more[2] != 0, numbers++};
     python.set_extra(code, python.index, extra);
   }
   return static_cast<const FunctionCost*>(extra);
