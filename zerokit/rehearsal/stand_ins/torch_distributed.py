@@ -36,6 +36,7 @@ _NCCL_AVAILABLE = [Patch(owner, "is_nccl_available", _CALLED) for owner in OWNER
 _MESH = Patch(f"{_MAKERS[-1]}:DeviceMesh", "__init__", "know what the group of all ranks is for")
 MONITORED_BARRIERS = [Patch(owner, "monitored_barrier", _ALONE) for owner in OWNERS]
 _STORE_BARRIER = Patch(OWNERS[1], "_store_based_barrier", _ALONE)
+_RECORDER = Patch(OWNERS[1], "_maybe_attach_flight_recorder", "record no calls of groups in C++", since="2.15")
 
 GroupMaker = Callable[[Any, int, int, datetime.timedelta], "VirtualProcessGroup"]
 """Makes a group from its store, this process's rank in it, its size and its timeout."""
@@ -71,9 +72,8 @@ def install(setup: RankSetup) -> None:
 
     wrap(_MESH, make_mesh)
 
-    put(_STORE_BARRIER, _nothing)
-    for barrier in MONITORED_BARRIERS:
-        put(barrier, _nothing)
+    for patch in (_STORE_BARRIER, _RECORDER, *MONITORED_BARRIERS):
+        put(patch, _nothing)
     ObjectCollectives(exchange).install()
 
 
