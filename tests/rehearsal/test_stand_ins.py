@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from pathlib import Path
@@ -90,6 +91,28 @@ def test_a_dtype_that_is_asked_for_is_the_models_and_not_its_configs(monkeypatch
     assert made.given["seen"] == ["use_cache"]
     assert (made.given["torch_dtype"], made.given["quantization_config"]) == ("auto", None)
     assert made.config.name_or_path == "llama"
+
+
+def test_transformers_4_reads_a_large_checkpoint_file_by_file() -> None:
+    def load(model: object, checkpoint_files: list[str], sharded_metadata: dict[str, Any] | None = None) -> None:
+        raise NotImplementedError
+
+    def load_of_5(model: object, checkpoint_files: list[str], load_config: object) -> None:
+        raise NotImplementedError
+
+    tensors = {f"layer.{one}": torch.empty(10**9, dtype=torch.bfloat16, device="meta") for one in range(5)}
+    model = SimpleNamespace(config=SimpleNamespace(dtype=torch.bfloat16), state_dict=lambda keep_vars: tensors)
+    bound = inspect.signature(load).bind(model, [from_pretrained.CHECKPOINT])
+    shards = from_pretrained._split(bound, model)
+    assert [list(names) for names in shards.values()] == [["layer.0", "layer.1"], ["layer.2", "layer.3"], ["layer.4"]]
+    assert bound.arguments["checkpoint_files"] == list(shards)
+    assert bound.arguments["sharded_metadata"]["all_checkpoint_keys"] == list(tensors)
+    assert bound.arguments["sharded_metadata"]["weight_map"]["layer.4"] == list(shards)[2]
+    of_gguf = inspect.signature(load).bind(model, ["model.gguf"])
+    for other in (of_gguf, inspect.signature(load_of_5).bind(model, [from_pretrained.CHECKPOINT], 0)):
+        before = dict(other.arguments)
+        assert from_pretrained._split(other, model) == {}
+        assert other.arguments == before
 
 
 def test_a_torch_that_the_library_does_not_fit_is_told_in_one_line() -> None:

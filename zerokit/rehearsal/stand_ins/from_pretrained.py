@@ -7,6 +7,7 @@ of loading are those of a real run. Models of diffusers are built from their con
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +20,9 @@ from zerokit.rehearsal.stand_ins.registry import RankSetup, stand_in
 
 CHECKPOINT = "rehearsed.safetensors"
 """The name of the checkpoint without values; transformers recognizes formats by the ending."""
+
+_SHARD_BYTES = 5 * 10**9
+"""What transformers before 5 saves in one file; it reads one file at a time."""
 
 _MODELING = "transformers.modeling_utils"
 _RESOLVE_FILES = Patch(_MODELING, "_get_resolved_checkpoint_files", "find a checkpoint without values", since="4.50")
@@ -33,6 +37,9 @@ _DISPATCH = Patch("accelerate.big_modeling", "dispatch_model", "refuse one model
 
 _ANY_NAME = ""
 """Of the one weight that a model is given which is not made yet."""
+
+_Tensors = dict[str, tuple[tuple[int, ...], Any]]
+"""Shape and dtype by name."""
 
 _SAFETENSORS_NAMES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64"}
 
@@ -103,25 +110,43 @@ def tensors_of(model: Any) -> Iterator[tuple[str, tuple[tuple[int, ...], Any]]]:
         yield name, (shape, stored if tensor.is_floating_point() and stored is not None else tensor.dtype)
 
 
+def _split(bound: inspect.BoundArguments, model: Any) -> dict[str, _Tensors]:
+    """Let transformers before 5 load the checkpoint from several files; returns the tensors of each."""
+    files = "checkpoint_files" if "checkpoint_files" in bound.arguments else "resolved_archive_file"
+    if bound.arguments.get(files) != [CHECKPOINT] or "sharded_metadata" not in bound.signature.parameters:
+        return {}
+    shards: dict[str, _Tensors] = {}
+    size = 0
+    for name, (shape, dtype) in tensors_of(model):
+        size += math.prod(shape) * dtype.itemsize
+        shards.setdefault(f"{size // _SHARD_BYTES}-{CHECKPOINT}", {})[name] = (shape, dtype)
+    weight_map = {name: file for file, tensors in shards.items() for name in tensors}
+    metadata = {"all_checkpoint_keys": list(weight_map), "weight_map": weight_map}
+    bound.arguments |= {files: list(shards), "sharded_metadata": metadata}
+    return shards
+
+
 @stand_in("from_pretrained", "safe_open", "ModelMixin", "dispatch_model")
 def install(setup: RankSetup) -> None:
     """Replace the readers of files in transformers and diffusers, and refuse one model on several GPUs."""
     loading: list[Any] = []
+    shards: dict[str, _Tensors] = {}
 
     def open_safely(safe_open: Any, path: Any, framework: Any = "pt", device: Any = "cpu", **given: Any) -> Any:
-        if path != CHECKPOINT:
+        if not str(path).endswith(CHECKPOINT):
             return safe_open(path, framework, device, **given)
         place = f"cuda:{device}" if isinstance(device, int) else str(device)
         return _Checkpoint(loading[-1] if loading else None, place)
 
     def load_dict(load_state_dict: Any, path: Any, *arguments: Any, **given: Any) -> Any:
-        if path != CHECKPOINT:
+        if not str(path).endswith(CHECKPOINT):
             return load_state_dict(path, *arguments, **given)
         if not loading:  # the dtype of the weights is looked for, where the config has none
             return {"": made_up_tensor((1,), torch.float32)}
         bound = inspect.signature(load_state_dict).bind(path, *arguments, **given).arguments
         device = str(bound.get("map_location") or "cpu")
-        return {name: made_up_tensor(*what, device) for name, what in tensors_of(loading[-1])}
+        tensors = shards.get(path) or dict(tensors_of(loading[-1]))
+        return {name: made_up_tensor(*what, device) for name, what in tensors.items()}
 
     def load(load_pretrained: Any, *arguments: Any, **given: Any) -> Any:
         # Before transformers 5 a method of the class, which is the first argument then.
@@ -130,6 +155,8 @@ def install(setup: RankSetup) -> None:
         if bound.arguments.get("loaded_keys") == [_ANY_NAME]:
             names = [name for name, _ in tensors_of(loading[-1])]
             bound.arguments |= {"state_dict": None, "loaded_keys": names, "resolved_archive_file": [CHECKPOINT]}
+        shards.clear()
+        shards.update(_split(bound, loading[-1]))
         try:
             return load_pretrained(*bound.args, **bound.kwargs)
         finally:
