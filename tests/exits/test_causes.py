@@ -63,6 +63,19 @@ def test_what_a_library_passes_on_is_explained_by_the_exception_above_it() -> No
     assert (found.cause, found.line) == ("dataset-rows", 5)
 
 
+@pytest.mark.parametrize(
+    ("cause", "key", "why"),
+    [
+        ("config-value", "stage3_prefetch_bucket_size", "Input should be a valid integer [type=int_from_float]"),
+        ("config-key", "stage3_prefetch_buckets", "Extra inputs are not permitted [type=extra_forbidden]"),
+    ],
+)
+def test_a_wrong_value_of_a_ds_config_is_not_taken_for_an_unknown_key(cause: str, key: str, why: str) -> None:
+    error = "pydantic_core._pydantic_core.ValidationError: 1 validation error for DeepSpeedZeroConfig"
+    found = explain(*TRACEBACK, error, key, f"  {why}")
+    assert (found.cause, key in found.message) == (cause, True)
+
+
 def expect(row: dict[str, str], found: Explanation, line: int) -> None:
     assert (found.cause, row.get("message", "") in found.message) == (row["cause"], True), found.message
     assert found.line == line
