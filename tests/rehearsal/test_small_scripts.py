@@ -54,6 +54,14 @@ def test_a_step_is_what_updates_the_parameters_once(way: str, states: int, tmp_p
     assert max(held) == MATRICES + states + INPUTS + 2 * WORKSPACE
 
 
+def test_a_script_that_updates_parameters_itself_is_warned_of_steps_that_are_not_seen(tmp_path: Path) -> None:
+    report = _run("own_update", iterations=3, cwd=tmp_path).report
+    assert report["steps"] == 0
+    (mistake,) = (line for line in report["mistakes"] if "no optimizer step was seen" in line)
+    assert "not updates that a script makes itself" in mistake
+    assert report["warnings"].count(mistake) == 1
+
+
 @pytest.mark.parametrize(("size", "batch"), [(8, 2), (2, 8)])
 def test_ranks_that_share_a_sequence_are_not_counted_as_data_parallel(size: int, batch: int, tmp_path: Path) -> None:
     changes = (f"train_batch_size={batch}", "gradient_accumulation_steps=1")

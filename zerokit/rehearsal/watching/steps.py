@@ -83,6 +83,7 @@ class Steps(Watcher):
         self._flops_before = 0.0, 0.0
         self.completed = 0
         self.stopped = False
+        self._saw_backward = False
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         """Torch's optimizers that the script has made."""
         self._stepped: set[int] = set()
@@ -118,6 +119,10 @@ class Steps(Watcher):
         self._end_pending()
         for _ in range(steps):
             self._end()
+
+    def only_backward(self) -> bool:
+        """Whether gradients were computed, and no optimizer has made a step."""
+        return self._saw_backward and not self.completed
 
     def settled(self) -> int:
         """How many steps are completed, now that a batch is requested or a backward pass begins."""
@@ -198,6 +203,7 @@ class Steps(Watcher):
 
         is_traced = torch._C._len_torch_dispatch_stack() > 0  # by a compiler, on tensors without memory
         is_captured = self._captured is not None
+        self._saw_backward |= not is_traced
         if self._events.has_engine or self._backend.phase == "evaluation" or is_traced or is_captured:
             return run(*arguments, **given)
         self._end_pending()
