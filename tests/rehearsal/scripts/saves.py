@@ -8,6 +8,7 @@ from typing import Any
 
 import deepspeed
 import torch
+from deepspeed.utils.zero_to_fp32 import convert_zero_checkpoint_to_fp32_state_dict
 from safetensors.torch import load_file, save_file, save_model
 from torch import nn
 
@@ -62,4 +63,5 @@ save_file(dict(engine.module.state_dict()), "weights.safetensors")
 save_model(model=engine.module, filename="model.safetensors")
 torch.save({"step": 2, "best": 0.5}, "progress.pt")
 engine.save_checkpoint("checkpoint")
+convert_zero_checkpoint_to_fp32_state_dict("checkpoint", "merged")
 print("in memory", buffer.tell() > 0)

@@ -112,7 +112,7 @@ class SuppressedWrites(Watcher):
             self._counts[row["what"]] += 1
             if row.get("barrier") and dist.is_initialized():
                 dist.barrier()
-            if saver.name.startswith("save"):  # what is saved comes first, then where to
+            if saver.name.startswith(("save", "convert")):  # what is saved comes first, then where to
                 self._leave_out(given.get("save_directory", given.get("save_dir", (*arguments, None, None)[1])))
             return _repository(*arguments, **given) if saver.name == "create_repo" else row.get("returns")
 
