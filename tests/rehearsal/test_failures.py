@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 from urllib.error import URLError
 
 import pyarrow
@@ -29,6 +30,7 @@ from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.stand_ins.from_pretrained import _Slice
 from zerokit.rehearsal.stand_ins.package_imports import _Finder
 from zerokit.rehearsal.stand_ins.triton_kernels import _check_pointers
+from zerokit.rehearsal.stand_ins.virtual_process_group import VirtualProcessGroup
 from zerokit.rehearsal.watching.watcher import Events
 from zerokit.rehearsal.worker import failures
 from zerokit.rehearsal.worker import run as worker
@@ -120,6 +122,7 @@ def _reads_back(name: str) -> None:
         (lambda: _handled(FileNotFoundError(2, "No such file", "train.json")), None),
         (lambda: _Slice((1,), None).get_strides(), "stand-in is not like what it stands for"),
         (lambda: _check_pointers({"x": torch.zeros(1)}), None),
+        (lambda: VirtualProcessGroup(0, 1, *(mock.Mock(is_active=False) for _ in range(3))).no_such, None),
         (
             lambda: _handled(OSError("cannot load library: libsndfile.so: cannot open shared object file")),
             "needs libsndfile.so, a library of the system",

@@ -350,7 +350,9 @@ def _first_line(text: str) -> str:
 def _is_of_a_stand_in(error: BaseException) -> bool:
     """Whether one of the rehearsal's objects or packages lacks a name, or its own code fails unintended."""
     if isinstance(error, AttributeError) and type(error.obj).__module__.startswith("zerokit.rehearsal"):
-        return True
+        from torch.distributed import ProcessGroup
+
+        return not isinstance(error.obj, ProcessGroup)  # ours has all that torch's has
     if isinstance(error, NVMLNotSupportedError):  # by a GPU it mostly is
         return True
     if isinstance(error, ImportError) and error.name is not None and is_a_stand_in(error.name):
