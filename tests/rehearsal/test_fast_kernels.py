@@ -208,6 +208,25 @@ def compiled(rank: VirtualRank) -> dict[str, Any]:
     return {**found, "warnings": warnings, "sites": sites}
 
 
+def ctc_losses(_rank: VirtualRank) -> Any:
+    """Shapes of losses and gradients, by where the lengths are and how targets are given."""
+    import torch
+
+    found = []
+    for place, targets in itertools.product(("cuda", "cpu"), ((4, 10), (40,))):
+        log_probs = torch.randn(500, 4, 2000, device="cuda", requires_grad=True)
+        lengths = (torch.full((4,), length, device=place) for length in (500, 10))
+        loss = torch.nn.functional.ctc_loss(log_probs, torch.ones(targets).long().cuda(), *lengths, reduction="none")
+        loss.sum().backward()
+        assert log_probs.grad is not None
+        found.append([*loss.shape, *log_probs.grad.shape])
+    return found
+
+
+def test_a_ctc_loss_has_rules_of_its_own_as_torch_has_no_meta_kernels_for_it() -> None:
+    assert answer(ctc_losses) == [[4, 500, 4, 2000]] * 4
+
+
 def test_results_have_the_layout_of_torchs_own_meta_kernels() -> None:
     compared = answer(meta_kernels)
     assert compared["differences"] == []
