@@ -21,6 +21,7 @@ import pyarrow
 import pytest
 import torch
 from torch._utils import ExceptionWrapper
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import ProcessGroupAllocAllGather
 
 from tests.rehearsal.questions import answer
 from zerokit import patches
@@ -102,6 +103,13 @@ def _reads_back(name: str) -> None:
     Path(name).read_bytes()
 
 
+_FP32: Any = {"dtype": torch.float32, "device": torch.device("cpu")}
+
+
+def _group() -> VirtualProcessGroup:
+    return VirtualProcessGroup(0, 1, *(mock.Mock(is_active=False) for _ in range(3)))
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [
@@ -122,7 +130,8 @@ def _reads_back(name: str) -> None:
         (lambda: _handled(FileNotFoundError(2, "No such file", "train.json")), None),
         (lambda: _Slice((1,), None).get_strides(), "stand-in is not like what it stands for"),
         (lambda: _check_pointers({"x": torch.zeros(1)}), None),
-        (lambda: VirtualProcessGroup(0, 1, *(mock.Mock(is_active=False) for _ in range(3))).no_such, None),
+        (lambda: getattr(_group(), "options"), None),  # noqa: B009
+        (lambda: ProcessGroupAllocAllGather(_group()).allocate((1,), **_FP32), "stand-in is not like"),
         (
             lambda: _handled(OSError("cannot load library: libsndfile.so: cannot open shared object file")),
             "needs libsndfile.so, a library of the system",
