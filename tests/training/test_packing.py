@@ -21,10 +21,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.examples import examples
 from zerokit.data.row_dataset import RowDataset
+from zerokit.generation import CACHE_NAMES
 from zerokit.recipe.model import Columns, TaskSection
 from zerokit.training.examples import IGNORED, tokenize
 from zerokit.training.packing import (
-    CACHE_NAMES,
     Layout,
     _masks_by_position,
     best_fit,

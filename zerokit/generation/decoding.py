@@ -19,6 +19,7 @@ import torch
 from transformers import DynamicCache, GenerationMixin, LogitsProcessorList, StoppingCriteriaList
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
+from zerokit.generation import CACHE_NAMES
 from zerokit.generation.requests import Decoded, Queue, Request, rows_at_once
 from zerokit.generation.sampling import completion_key, draw_tokens, looks_at_tokens
 from zerokit.memory.generation import CACHE_SLACK
@@ -35,6 +36,8 @@ _METHODS = (
     *("_update_model_kwargs_for_generation", "_prepare_cache_for_generation"),
 )
 """A model that replaces one of these has inputs or a state that the loop does not know."""
+_PARAMETERS = inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
+_CACHE = next(name for name in CACHE_NAMES if name in _PARAMETERS)
 
 _DISTANCES = ("bloom", "mpt")
 """Models without positions: their attention (ALiBi) knows the distance of two tokens alone."""
@@ -325,10 +328,10 @@ class Decoder:
         self, ids: torch.Tensor, mask: torch.Tensor | None, positions: torch.Tensor, cache: DynamicCache
     ) -> torch.Tensor:
         """Scores of the next token after the last column: float32, [rows, vocabulary]."""
-        options = {**self._options, **({"position_ids": positions.to(self.device)} if self._takes_positions else {})}
+        options = {**self._options, _CACHE: cache}
+        options |= {"position_ids": positions.to(self.device)} if self._takes_positions else {}
         inputs = self.base.prepare_inputs_for_generation(
             ids.to(self.device),
-            past_key_values=cache,
             attention_mask=None if mask is None else mask.to(self.device),
             is_first_iteration=cache.get_seq_length() == 0,
             **options,
@@ -453,7 +456,7 @@ def _trim_mask(
     A rank that is done repeats its last pass until all ranks are. `_sample` of transformers lengthens only its mask.
     """
     ids, mask = inputs.get("input_ids"), inputs.get("attention_mask")
-    if ids is not None and mask is not None and inputs.get("past_key_values") is None:
+    if ids is not None and mask is not None and all(inputs.get(name) is None for name in CACHE_NAMES):
         inputs["attention_mask"] = mask[:, : ids.shape[1]]
     return arguments, inputs
 

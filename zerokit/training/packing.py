@@ -17,6 +17,8 @@ from math import ceil
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from zerokit.generation import CACHE_NAMES
+
 if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import PretrainedConfig, TrainingArguments
@@ -215,8 +217,6 @@ def document_starts(position_ids: Sequence[int]) -> list[int]:
     return [at for at, position in enumerate(position_ids) if position == 0]
 
 
-CACHE_NAMES = ("past_key_values", "cache")
-"""Names of the key-value cache in models of transformers, before release 5.24 and since."""
 _MASKS = ("create_causal_mask", "create_sliding_window_causal_mask", "create_masks_for_generate")
 _BY_ATTENTION = ("full_attention", "sliding_attention", "chunked_attention")
 

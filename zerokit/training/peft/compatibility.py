@@ -14,10 +14,10 @@ import torch
 from zerokit.config.base import ZERO
 from zerokit.distributed.group import count_gpus
 from zerokit.errors import RecipeError
+from zerokit.generation import CACHE_NAMES
 from zerokit.recipe import LoadedRecipe
 from zerokit.resolving.contradictions import Resolved
 from zerokit.training.model import PreparedModel, check_experts, positions_of
-from zerokit.training.packing import CACHE_NAMES
 from zerokit.training.peft.adapter import adapted_model
 from zerokit.training.peft.keys import PeftSettings
 
