@@ -32,6 +32,11 @@ class _Library:
             raise AttributeError(name)
         return getattr(self._for_cpu, name) if "cpu" in name else _do_nothing
 
+    @staticmethod
+    def has_avx512bf16_cpu() -> bool:
+        """With it, bitsandbytes looks for a kernel of the Hub that only the CPU runs."""
+        return False
+
     def __getitem__(self, name: str) -> Any:
         return getattr(self, name)
 
