@@ -24,6 +24,8 @@ NEAR = 0.02
 @pytest.mark.parametrize("stage", [2, pytest.param(3, marks=REST)])
 def test_a_script_of_accelerate_alone(runs: FeatureRuns, stage: int) -> None:
     report = runs.run("features_accelerate.py", "--stage", str(stage))
+    assert "trackers 1 in use 0" in runs.printed("features_accelerate.py", "--stage", str(stage))
+    assert "logs of trackers" in report.suppressed
     assert report.steps == 64 // (MICRO_BATCH * NUM_GPUS)
     assert report.run.ds_config is not None
     assert report.run.ds_config["zero_optimization"]["stage"] == stage

@@ -6,8 +6,13 @@ import argparse
 
 import torch
 from accelerate import Accelerator, DeepSpeedPlugin
+from accelerate.tracking import GeneralTracker
 from small_llama import small_llama
 from transformers import LlamaForCausalLM, get_linear_schedule_with_warmup
+
+
+class Tracker(GeneralTracker):
+    name, requires_logging_directory, tracker = "own", False, None
 
 
 def main() -> None:
@@ -18,7 +23,9 @@ def main() -> None:
     plugin = DeepSpeedPlugin(
         zero_stage=args.stage, gradient_accumulation_steps=args.accumulation, gradient_clipping=1.0
     )
-    accelerator = Accelerator(mixed_precision="bf16", deepspeed_plugin=plugin)
+    accelerator = Accelerator(mixed_precision="bf16", deepspeed_plugin=plugin, log_with=Tracker())
+    accelerator.init_trackers("run")
+    accelerator.print("trackers", len(accelerator.log_with), "in use", len(accelerator.trackers))
     model = LlamaForCausalLM(small_llama())
     rows = [{"input_ids": torch.arange(512) % 32000} for _ in range(64)]
     loader = torch.utils.data.DataLoader(rows, batch_size=2)
@@ -33,6 +40,7 @@ def main() -> None:
             optimizer.step()
             schedule.step()
             optimizer.zero_grad()
+        accelerator.log({"loss": loss.item()})
     accelerator.print("batches", len(loader), "loss", accelerator.gather(loss.detach()).mean().item())
 
 
