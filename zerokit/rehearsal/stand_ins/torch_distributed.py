@@ -72,8 +72,8 @@ def install(setup: RankSetup) -> None:
 
     wrap(_MESH, make_mesh)
 
-    for patch in (_STORE_BARRIER, _RECORDER, *MONITORED_BARRIERS):
-        put(patch, _nothing)
+    for barrier in (_STORE_BARRIER, *MONITORED_BARRIERS):
+        put(barrier, _nothing)
     ObjectCollectives(exchange).install()
 
 
@@ -122,6 +122,7 @@ def install_groups(
         put(get_backend, lambda *_, **__: "nccl")
     for is_available in _NCCL_AVAILABLE:
         put(is_available, lambda: True)
+    put(_RECORDER, _nothing)
 
 
 # ---- collectives of Python objects
