@@ -66,7 +66,12 @@ def test_what_a_library_passes_on_is_explained_by_the_exception_above_it() -> No
 @pytest.mark.parametrize(
     ("cause", "key", "why"),
     [
-        ("config-value", "stage3_prefetch_bucket_size", "Input should be a valid integer [type=int_from_float]"),
+        ("config-value", "stage", "Input should be less than or equal to 3 [type=less_than_equal, input_value=7]"),
+        (
+            "config-fraction",
+            "stage3_prefetch_bucket_size",
+            "Input should be a valid integer, got a number with a fractional part [type=int_from_float]",
+        ),
         ("config-key", "stage3_prefetch_buckets", "Extra inputs are not permitted [type=extra_forbidden]"),
     ],
 )

@@ -245,7 +245,7 @@ def test_an_adapter_decodes_like_its_merged_model() -> None:
 def test_samples_depend_on_seed_prompt_and_number_only(kind: str, beams: int) -> None:
     model, prompts = tiny(kind), some_prompts(5)
     config = options(do_sample=True, temperature=0.8, top_k=30, num_beams=beams, num_return_sequences=3)
-    if beams > 1:  # with many ends, they draw all tokens that there are
+    if beams > 1:  # they draw more tokens for each that ends a row: with many of these, all that there are
         config.eos_token_id = 2
     found = decode(model, prompts, config, completions=3, batch_size=1)
     assert found == decode(model, prompts, config, completions=3, batch_size=8)

@@ -100,6 +100,9 @@ init_device_mesh("cpu", (2, 2), mesh_dim_names=("data_parallel", "tensor_paralle
 assert {("mesh_tensor_parallel", (0, 1)), ("mesh_tensor_parallel", (2, 3))} <= told, told
 dist.new_group(list(numpy.array([[0, 1], [2, 3]])[:, 0]), group_desc="cut out of an array")
 json.dumps([ranks for what, ranks in told if what == "cut out of an array"])
+divided = dist.split_group(split_ranks=[[0, 2], [1, 3]], group_desc="divided")
+assert dist.get_process_group_ranks(divided) == [0, 2]
+assert {("divided", (0, 2)), ("divided", (1, 3))} <= told, told
 group = dist.new_group(backend="gloo")  # as Lightning's Fabric has it
 group._exchange = mock.Mock()
 group.monitored_barrier()

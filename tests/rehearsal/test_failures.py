@@ -14,14 +14,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 from urllib.error import URLError
 
 import pyarrow
 import pytest
 import torch
 from torch._utils import ExceptionWrapper
-from torch.distributed.fsdp._fully_shard._fsdp_collectives import ProcessGroupAllocAllGather
 
 from tests.rehearsal.questions import answer
 from zerokit import patches
@@ -31,7 +29,6 @@ from zerokit.rehearsal.errors import RehearsalGap
 from zerokit.rehearsal.stand_ins.from_pretrained import _Slice
 from zerokit.rehearsal.stand_ins.package_imports import _Finder
 from zerokit.rehearsal.stand_ins.triton_kernels import _check_pointers
-from zerokit.rehearsal.stand_ins.virtual_process_group import VirtualProcessGroup
 from zerokit.rehearsal.watching.watcher import Events
 from zerokit.rehearsal.worker import failures
 from zerokit.rehearsal.worker import run as worker
@@ -103,13 +100,6 @@ def _reads_back(name: str) -> None:
     Path(name).read_bytes()
 
 
-_FP32: Any = {"dtype": torch.float32, "device": torch.device("cpu")}
-
-
-def _group() -> VirtualProcessGroup:
-    return VirtualProcessGroup(0, 1, *(mock.Mock(is_active=False) for _ in range(3)))
-
-
 @pytest.mark.parametrize(
     ("call", "said"),
     [
@@ -130,8 +120,6 @@ def _group() -> VirtualProcessGroup:
         (lambda: _handled(FileNotFoundError(2, "No such file", "train.json")), None),
         (lambda: _Slice((1,), None).get_strides(), "stand-in is not like what it stands for"),
         (lambda: _check_pointers({"x": torch.zeros(1)}), None),
-        (lambda: getattr(_group(), "options"), None),  # noqa: B009
-        (lambda: ProcessGroupAllocAllGather(_group()).allocate((1,), **_FP32), "stand-in is not like"),
         (
             lambda: _handled(OSError("cannot load library: libsndfile.so: cannot open shared object file")),
             "needs libsndfile.so, a library of the system",

@@ -209,22 +209,27 @@ def compiled(rank: VirtualRank) -> dict[str, Any]:
 
 
 def ctc_losses(_rank: VirtualRank) -> Any:
-    """Shapes of losses and gradients, by where the lengths are and how targets are given."""
+    """Shapes of losses and gradients, strides, and bytes beside, by where lengths are and how targets are given."""
     import torch
 
     found = []
     for place, targets in itertools.product(("cuda", "cpu"), ((4, 10), (40,))):
-        log_probs = torch.randn(500, 4, 2000, device="cuda", requires_grad=True)
+        log_probs = torch.randn(4, 500, 32, device="cuda", requires_grad=True).transpose(0, 1)
         lengths = (torch.full((4,), length, device=place) for length in (500, 10))
         loss = torch.nn.functional.ctc_loss(log_probs, torch.ones(targets).long().cuda(), *lengths, reduction="none")
-        loss.sum().backward()
-        assert log_probs.grad is not None
-        found.append([*loss.shape, *log_probs.grad.shape])
+        torch.cuda.reset_peak_memory_stats()
+        held = torch.cuda.memory_allocated()
+        (gradient,) = torch.autograd.grad(loss.sum(), log_probs)
+        beside = torch.cuda.max_memory_allocated() - held - 4 * gradient.numel()
+        found.append([*loss.shape, *gradient.shape, *gradient.stride(), beside])
     return found
 
 
 def test_a_ctc_loss_has_rules_of_its_own_as_torch_has_no_meta_kernels_for_it() -> None:
-    assert answer(ctc_losses) == [[4, 500, 4, 2000]] * 4
+    log_beta, of_sums = 500 * 4 * (2 * 10 + 1) * 4, 2 * 512
+    found = answer(ctc_losses)
+    assert [one[:-1] for one in found] == [[4, 500, 4, 32, 128, 32, 1]] * 4
+    assert all(log_beta <= one[-1] <= log_beta + of_sums + 512 for one in found)
 
 
 def test_results_have_the_layout_of_torchs_own_meta_kernels() -> None:

@@ -60,6 +60,9 @@ def test_a_script_that_updates_parameters_itself_is_warned_of_steps_that_are_not
     (mistake,) = (line for line in report["mistakes"] if "no optimizer step was seen" in line)
     assert "not updates that a script makes itself" in mistake
     assert report["warnings"].count(mistake) == 1
+    others = _run("gradients_alone", iterations=3, cwd=tmp_path).report
+    assert (others["steps"], others["mistakes"]) == (0, [])
+    assert any("before the script ended" in line for line in others["warnings"])
 
 
 @pytest.mark.parametrize(("size", "batch"), [(8, 2), (2, 8)])

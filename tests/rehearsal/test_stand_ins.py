@@ -21,6 +21,7 @@ from tests.tiny import REPOSITORY
 from zerokit.errors import LaunchError
 from zerokit.rehearsal.native.backend import Backend
 from zerokit.rehearsal.stand_ins import from_pretrained, torch_cuda
+from zerokit.rehearsal.stand_ins.bitsandbytes import _Library
 from zerokit.rehearsal.stand_ins.quantizers import quantizer
 from zerokit.rehearsal.stand_ins.superoffload_process import LockStep
 from zerokit.rehearsal.stand_ins.triton_kernels import kernel_name
@@ -93,6 +94,12 @@ def test_a_dtype_that_is_asked_for_is_the_models_and_not_its_configs(monkeypatch
     assert made.config.name_or_path == "llama"
 
 
+def test_bitsandbytes_is_told_of_no_kernel_of_the_hub_for_this_cpu() -> None:
+    library = _Library(SimpleNamespace(has_avx512bf16_cpu=lambda: True, cgemm_cpu=lambda: "computed"))
+    assert not library.has_avx512bf16_cpu()
+    assert library.cgemm_cpu() == "computed"
+
+
 def test_transformers_4_reads_a_large_checkpoint_file_by_file() -> None:
     def load(model: object, checkpoint_files: list[str], sharded_metadata: dict[str, Any] | None = None) -> None:
         raise NotImplementedError
@@ -100,14 +107,18 @@ def test_transformers_4_reads_a_large_checkpoint_file_by_file() -> None:
     def load_of_5(model: object, checkpoint_files: list[str], load_config: object) -> None:
         raise NotImplementedError
 
-    tensors = {f"layer.{one}": torch.empty(10**9, dtype=torch.bfloat16, device="meta") for one in range(5)}
+    sizes = (15, 15, 15, 2, 30)  # 10^8 elements of two bytes
+    tensors = {
+        f"layer.{number}": torch.empty(size * 10**8, dtype=torch.bfloat16, device="meta")
+        for number, size in enumerate(sizes)
+    }
     model = SimpleNamespace(config=SimpleNamespace(dtype=torch.bfloat16), state_dict=lambda keep_vars: tensors)
     bound = inspect.signature(load).bind(model, [from_pretrained.CHECKPOINT])
     shards = from_pretrained._split(bound, model)
-    assert [list(names) for names in shards.values()] == [["layer.0", "layer.1"], ["layer.2", "layer.3"], ["layer.4"]]
+    assert [[name[-1] for name in names] for names in shards.values()] == [["0"], ["1"], ["2", "3"], ["4"]]
     assert bound.arguments["checkpoint_files"] == list(shards)
     assert bound.arguments["sharded_metadata"]["all_checkpoint_keys"] == list(tensors)
-    assert bound.arguments["sharded_metadata"]["weight_map"]["layer.4"] == list(shards)[2]
+    assert bound.arguments["sharded_metadata"]["weight_map"]["layer.4"] == list(shards)[3]
     of_gguf = inspect.signature(load).bind(model, ["model.gguf"])
     for other in (of_gguf, inspect.signature(load_of_5).bind(model, [from_pretrained.CHECKPOINT], 0)):
         before = dict(other.arguments)

@@ -45,6 +45,7 @@ def test_weights_are_written_without_values_and_the_report_says_so(rehearsed: Re
         assert f"torch.save to {name}" in suppressed
     assert {"safetensors to weights.safetensors", "safetensors to model.safetensors"} <= set(suppressed)
     assert {"DeepSpeed checkpoints", "weights merged from DeepSpeed checkpoints"} <= set(suppressed)
+    assert "merges Unable to find 'latest' file at earlier" in rehearsed.err
     assert (folder / "weights.safetensors").read_text() == "a person's own"
     assert not any("data" in line or "progress" in line for line in suppressed)
 

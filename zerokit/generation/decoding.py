@@ -36,8 +36,8 @@ _METHODS = (
     *("_update_model_kwargs_for_generation", "_prepare_cache_for_generation"),
 )
 """A model that replaces one of these has inputs or a state that the loop does not know."""
-_PARAMETERS = inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
-_CACHE = next(name for name in CACHE_NAMES if name in _PARAMETERS)
+_CACHE = CACHE_NAMES["cache" in inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters]
+"""The name of the cache in this release of transformers."""
 
 _DISTANCES = ("bloom", "mpt")
 """Models without positions: their attention (ALiBi) knows the distance of two tokens alone."""

@@ -53,5 +53,3 @@ four_bits(Path("model"))
 optimizer(bnb.optim.AdamW8bit)
 optimizer(bnb.optim.PagedAdamW8bit)
 eight_bits()
-# With it, bitsandbytes looks for a kernel of the Hub that only the CPU runs, and logs that there is none.
-print("bf16_of_cpu", bnb.functional.has_avx512bf16())

@@ -63,5 +63,9 @@ save_file(dict(engine.module.state_dict()), "weights.safetensors")
 save_model(model=engine.module, filename="model.safetensors")
 torch.save({"step": 2, "best": 0.5}, "progress.pt")
 engine.save_checkpoint("checkpoint")
-convert_zero_checkpoint_to_fp32_state_dict("checkpoint", "merged")
+convert_zero_checkpoint_to_fp32_state_dict(checkpoint_dir="checkpoint", output_dir="merged")
+try:  # not one that this script has saved
+    convert_zero_checkpoint_to_fp32_state_dict("earlier", "of_earlier")
+except ValueError as error:
+    print("merges", error)
 print("in memory", buffer.tell() > 0)

@@ -46,7 +46,7 @@ read = torch.load("older.pt", map_location=f"cuda:{rank}")
 assert described(read) == [("newer", f"cuda:{rank}", (WIDTH, WIDTH))], described(read)
 
 # As a rank reads again that writes into a folder of its own.
-own = f"of-{rank}.pt"
+own, values = f"of-{rank}.pt", f"values-{rank}.pt"
 with Path(own).open("wb") as file:
     torch.save({"own": weight.detach()[:, 1:]}, file)
 for source in (own, Path(own)):
@@ -91,14 +91,14 @@ def refused(load: Callable[[], Any], kind: type[Exception]) -> str:
     raise AssertionError("was not refused")
 
 
-torch.save({"progress": Progress(3)}, "values.pt")  # which is really written
+torch.save({"progress": Progress(3)}, values)  # which is really written
 torch.save(obj={"weight": weight, "progress": Progress(3), "more": weight}, f=own)
-said = refused(lambda: torch.load("values.pt", weights_only=True), pickle.UnpicklingError)
+said = refused(lambda: torch.load(values, weights_only=True), pickle.UnpicklingError)
 assert refused(lambda: torch.load(own, weights_only=True), pickle.UnpicklingError) == said
 assert torch.load(own, weights_only=False)["progress"].step == 3
 if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 6):
     assert refused(lambda: torch.load(own), pickle.UnpicklingError) == refused(
-        lambda: torch.load("values.pt"), pickle.UnpicklingError
+        lambda: torch.load(values), pickle.UnpicklingError
     )
 torch.serialization.add_safe_globals([Progress])
 read = torch.load(own, weights_only=True)

@@ -136,6 +136,19 @@ Tensor& copy(Tensor& target, const Tensor& source, bool non_blocking) {
   return target;
 }
 
+// ---- the CTC loss, for whose choice of a kernel and backward pass torch has no Meta kernels
+
+// Torch's own kernel is taken, also for flat targets of 32 bits, with which cuDNN's may be, and needs a workspace.
+bool chooses_library(const Tensor&, const Tensor&, at::IntArrayRef, at::IntArrayRef, int64_t) { return false; }
+bool chooses_library_by_tensors(const Tensor&, const Tensor&, const Tensor&, const Tensor&, int64_t) { return false; }
+
+// aten/src/ATen/native/cuda/LossCTC.cu: beside the gradient, probabilities of what follows, as many as of what precedes.
+Tensor ctc_loss_backward(const Tensor&, const Tensor& log_probs, const Tensor&, at::IntArrayRef, at::IntArrayRef,
+                         const Tensor&, const Tensor& log_alpha, int64_t, bool) {
+  const DeviceScratch log_beta(log_alpha.numel() * static_cast<int64_t>(log_alpha.itemsize()));
+  return device_empty(log_probs.sizes(), log_probs.scalar_type());
+}
+
 void record_stream(Tensor& tensor, c10::Stream stream) {
   Block* block = block_of(tensor.storage());
   if (block == nullptr || block->ordinary == nullptr) return;
@@ -160,6 +173,11 @@ void register_kernels(KernelLibrary& library) {
   library.impl("resize_", resize);
   library.kernel("copy_", copy);
   library.impl("record_stream", record_stream);
+  library.impl("_use_cudnn_ctc_loss", chooses_library);
+  library.impl("_use_cudnn_ctc_loss.Tensor", chooses_library_by_tensors);
+  library.impl("_use_miopen_ctc_loss", chooses_library);
+  library.impl("_use_miopen_ctc_loss.Tensor", chooses_library_by_tensors);
+  library.kernel("_ctc_loss_backward", ctc_loss_backward);
 }
 
 }  // namespace zerokit

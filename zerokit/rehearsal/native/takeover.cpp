@@ -27,29 +27,6 @@ TORCH_LIBRARY_IMPL(_, CUDA, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&on_device>());
 }
 
-// The CTC loss, which torch has no Meta kernels for. cuDNN's needs targets in one row on the host, which few scripts
-// have: torch's own kernel is taken.
-bool uses_library_for_lists(const at::Tensor&, const at::Tensor&, at::IntArrayRef, at::IntArrayRef, int64_t) {
-  return false;
-}
-
-bool uses_library_for_tensors(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, int64_t) {
-  return false;
-}
-
-at::Tensor ctc_loss_backward(const at::Tensor&, const at::Tensor& log_probs, const at::Tensor&, at::IntArrayRef,
-                             at::IntArrayRef, const at::Tensor&, const at::Tensor&, int64_t, bool) {
-  return at::empty_like(log_probs);
-}
-
-TORCH_LIBRARY_IMPL(aten, Meta, library) {
-  library.impl("_use_cudnn_ctc_loss", &uses_library_for_lists);
-  library.impl("_use_cudnn_ctc_loss.Tensor", &uses_library_for_tensors);
-  library.impl("_use_miopen_ctc_loss", &uses_library_for_lists);
-  library.impl("_use_miopen_ctc_loss.Tensor", &uses_library_for_tensors);
-  library.impl("_ctc_loss_backward", &ctc_loss_backward);
-}
-
 // Collectives call the process group, which is ours; the others are reached only through aten.
 bool keeps_its_kernel(const std::string& name) {
   for (const char* space : {"c10d::", "_c10d_functional::", "symm_mem::", "_native::", "inductor_prims::"}) {

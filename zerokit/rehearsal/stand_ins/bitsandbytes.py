@@ -34,7 +34,7 @@ class _Library:
 
     @staticmethod
     def has_avx512bf16_cpu() -> bool:
-        """With it, bitsandbytes looks for a kernel of the Hub that only the CPU runs."""
+        """False, so that bitsandbytes does not load its kernel for such CPUs from the Hub."""
         return False
 
     def __getitem__(self, name: str) -> Any:

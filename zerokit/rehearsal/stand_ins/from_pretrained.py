@@ -116,10 +116,13 @@ def _split(bound: inspect.BoundArguments, model: Any) -> dict[str, _Tensors]:
     if bound.arguments.get(files) != [CHECKPOINT] or "sharded_metadata" not in bound.signature.parameters:
         return {}
     shards: dict[str, _Tensors] = {}
-    size = 0
+    number = size = 0
     for name, (shape, dtype) in tensors_of(model):
-        size += math.prod(shape) * dtype.itemsize
-        shards.setdefault(f"{size // _SHARD_BYTES}-{CHECKPOINT}", {})[name] = (shape, dtype)
+        added = math.prod(shape) * dtype.itemsize
+        if size and size + added > _SHARD_BYTES:
+            number, size = number + 1, 0
+        size += added
+        shards.setdefault(f"{number}-{CHECKPOINT}", {})[name] = (shape, dtype)
     weight_map = {name: file for file, tensors in shards.items() for name in tensors}
     metadata = {"all_checkpoint_keys": list(weight_map), "weight_map": weight_map}
     bound.arguments |= {files: list(shards), "sharded_metadata": metadata}
@@ -130,22 +133,25 @@ def _split(bound: inspect.BoundArguments, model: Any) -> dict[str, _Tensors]:
 def install(setup: RankSetup) -> None:
     """Replace the readers of files in transformers and diffusers, and refuse one model on several GPUs."""
     loading: list[Any] = []
-    shards: dict[str, _Tensors] = {}
+    shards: list[dict[str, _Tensors]] = [{}]  # of each model that is loading
+
+    def is_made_up(path: Any) -> bool:
+        return path == CHECKPOINT or path in shards[-1]
 
     def open_safely(safe_open: Any, path: Any, framework: Any = "pt", device: Any = "cpu", **given: Any) -> Any:
-        if not str(path).endswith(CHECKPOINT):
+        if not is_made_up(path):
             return safe_open(path, framework, device, **given)
         place = f"cuda:{device}" if isinstance(device, int) else str(device)
         return _Checkpoint(loading[-1] if loading else None, place)
 
     def load_dict(load_state_dict: Any, path: Any, *arguments: Any, **given: Any) -> Any:
-        if not str(path).endswith(CHECKPOINT):
+        if not is_made_up(path):
             return load_state_dict(path, *arguments, **given)
         if not loading:  # the dtype of the weights is looked for, where the config has none
             return {"": made_up_tensor((1,), torch.float32)}
         bound = inspect.signature(load_state_dict).bind(path, *arguments, **given).arguments
         device = str(bound.get("map_location") or "cpu")
-        tensors = shards.get(path) or dict(tensors_of(loading[-1]))
+        tensors = shards[-1].get(path) or dict(tensors_of(loading[-1]))
         return {name: made_up_tensor(*what, device) for name, what in tensors.items()}
 
     def load(load_pretrained: Any, *arguments: Any, **given: Any) -> Any:
@@ -155,12 +161,12 @@ def install(setup: RankSetup) -> None:
         if bound.arguments.get("loaded_keys") == [_ANY_NAME]:
             names = [name for name, _ in tensors_of(loading[-1])]
             bound.arguments |= {"state_dict": None, "loaded_keys": names, "resolved_archive_file": [CHECKPOINT]}
-        shards.clear()
-        shards.update(_split(bound, loading[-1]))
+        shards.append(_split(bound, loading[-1]))
         try:
             return load_pretrained(*bound.args, **bound.kwargs)
         finally:
             loading.pop()
+            shards.pop()
 
     # A model that is given its weights has no files.
     put(_RESOLVE_FILES, lambda *_, **__: ([CHECKPOINT], None))

@@ -31,6 +31,7 @@ _MAKERS = (*OWNERS, "torch.distributed.device_mesh")
 """Modules with functions that make groups; init_device_mesh makes the default group if there is none."""
 _INITS = [Patch(owner, "init_process_group", _GROUPS) for owner in _MAKERS]
 _NEW_GROUPS = [Patch(owner, "new_group", _GROUPS) for owner in _MAKERS]
+_SPLITS = [Patch(owner, "split_group", _GROUPS) for owner in OWNERS]
 _GET_BACKENDS = [Patch(owner, "get_backend", _CALLED) for owner in OWNERS]
 _NCCL_AVAILABLE = [Patch(owner, "is_nccl_available", _CALLED) for owner in OWNERS]
 _MESH = Patch(f"{_MAKERS[-1]}:DeviceMesh", "__init__", "know what the group of all ranks is for")
@@ -118,11 +119,21 @@ def install_groups(
         wrap(init, init_process_group)
     for new in _NEW_GROUPS:
         wrap(new, new_group)
+    for split in _SPLITS:
+        put(split, _split_group)
     for get_backend in _GET_BACKENDS:
         put(get_backend, lambda *_, **__: "nccl")
     for is_available in _NCCL_AVAILABLE:
         put(is_available, lambda: True)
     put(_RECORDER, _nothing)
+
+
+def _split_group(parent_pg: Any = None, split_ranks: Any = (), timeout: Any = None, *_: Any, **given: Any) -> Any:
+    """The group of this rank among those that the parent, whose places are given, is divided into."""
+    ranks = dist.get_process_group_ranks(parent_pg or dist.group.WORLD)
+    description = given.get("group_desc")
+    made = [dist.new_group([ranks[place] for place in places], group_desc=description) for places in split_ranks]
+    return next((one for one in made if isinstance(one, dist.ProcessGroup)), None)
 
 
 # ---- collectives of Python objects

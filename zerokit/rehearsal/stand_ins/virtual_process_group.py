@@ -69,7 +69,7 @@ class VirtualProcessGroup(dist.ProcessGroup):
     number = 0
     """Among the groups of the same ranks."""
     supports_splitting = False
-    """Torch 2.5 asks its backend, which is the group itself."""
+    """Torch asks the backend of a group, which is the group itself."""
 
     def __init__(self, rank: int, size: int, traffic: Traffic, exchange: Exchange, groups: Groups) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]

@@ -120,7 +120,7 @@ class Steps(Watcher):
         for _ in range(steps):
             self._end()
 
-    def only_backward(self) -> bool:
+    def has_only_backward(self) -> bool:
         """Whether gradients were computed, and no optimizer has made a step."""
         return self._saw_backward and not self.completed
 
@@ -203,8 +203,9 @@ class Steps(Watcher):
 
         is_traced = torch._C._len_torch_dispatch_stack() > 0  # by a compiler, on tensors without memory
         is_captured = self._captured is not None
-        self._saw_backward |= not is_traced
-        if self._events.has_engine or self._backend.phase == "evaluation" or is_traced or is_captured:
+        is_evaluation = self._backend.phase == "evaluation"
+        self._saw_backward |= run.__name__ == "backward" and not (is_traced or is_evaluation)
+        if self._events.has_engine or is_evaluation or is_traced or is_captured:
             return run(*arguments, **given)
         self._end_pending()
         if not self._backward_passes:

@@ -5,6 +5,7 @@ Data with values is written, because scripts save the data that they have prepar
 
 from __future__ import annotations
 
+import inspect
 import io
 import os
 import re
@@ -29,7 +30,7 @@ _NO_TRACKERS = {
 _TORCH_SAVE = Patch("torch", "save", "leave out files of tensors without values")
 _SAVE_FILE = Patch("safetensors.torch", "save_file", "leave out files of tensors without values")
 _SAVE_MODEL = Patch("safetensors.torch", "save_model", "leave out files of models without values")
-
+_MERGE = Patch("deepspeed.utils.zero_to_fp32", "convert_zero_checkpoint_to_fp32_state_dict", "merge what is written")
 
 _LEFT_OUT: list[tuple[Mapping[str, Any], tuple[Patch, ...]]] = [
     (
@@ -112,7 +113,7 @@ class SuppressedWrites(Watcher):
             self._counts[row["what"]] += 1
             if row.get("barrier") and dist.is_initialized():
                 dist.barrier()
-            if saver.name.startswith(("save", "convert")):  # what is saved comes first, then where to
+            if saver.name.startswith("save"):  # what is saved comes first, then where to
                 self._leave_out(given.get("save_directory", given.get("save_dir", (*arguments, None, None)[1])))
             return _repository(*arguments, **given) if saver.name == "create_repo" else row.get("returns")
 
@@ -124,6 +125,7 @@ class SuppressedWrites(Watcher):
         self._files.install()
         wrap(_SAVE_FILE, self._save_file)
         wrap(_SAVE_MODEL, self._save_model)
+        wrap(_MERGE, self._merge)
         for row, savers in _LEFT_OUT:
             for saver in savers:
                 put(saver, self._instead_of(row, saver))
@@ -144,6 +146,14 @@ class SuppressedWrites(Watcher):
     def _save_model(self, save: Any, model: Any, filename: Any, *arguments: Any, **given: Any) -> None:
         if not self._leaves_out_safetensors(model.state_dict(), filename):
             save(model, filename, *arguments, **given)
+
+    def _merge(self, merge: Any, *arguments: Any, **given: Any) -> None:
+        checkpoint, output, *_ = inspect.signature(merge).bind(*arguments, **given).arguments.values()
+        if not any(Path(checkpoint).absolute().is_relative_to(Path(one).absolute()) for one in self.left_out):
+            merge(*arguments, **given)
+            return
+        self._counts["weights merged from DeepSpeed checkpoints"] += 1
+        self._leave_out(output)
 
     def _leaves_out_safetensors(self, tensors: Any, filename: Any) -> bool:
         """Whether a file of these tensors is left out; notes it if so."""

@@ -349,17 +349,13 @@ def _first_line(text: str) -> str:
 
 def _is_of_a_stand_in(error: BaseException) -> bool:
     """Whether one of the rehearsal's objects or packages lacks a name, or its own code fails unintended."""
-    trace = _innermost(error)
     if isinstance(error, AttributeError) and type(error.obj).__module__.startswith("zerokit.rehearsal"):
-        from torch.distributed import ProcessGroup
-
-        # A library asks it, as its own backend, for what a backend has. A script that does fails on the cluster, too.
-        is_asked_by_library = trace is not None and is_installed(trace.tb_frame.f_code.co_filename)
-        return is_asked_by_library or not isinstance(error.obj, ProcessGroup)
+        return True
     if isinstance(error, NVMLNotSupportedError):  # by a GPU it mostly is
         return True
     if isinstance(error, ImportError) and error.name is not None and is_a_stand_in(error.name):
         return True
+    trace = _innermost(error)
     if trace is not None and isinstance(error, TypeError) and patches.refuses(trace.tb_frame):
         return True
     return (

@@ -168,7 +168,7 @@ class VirtualRank:
                 expandable_segments=AllocatorSettings.of_environment().expandable_segments,
                 reserved_is_lower_bound=self.time is None and backend.awaited_blocks > 0,
                 suppressed=self.suppressed.lines(),
-                mistakes=[*self.accumulation.mistakes, *([_NO_STEP] if steps.only_backward() else ())],
+                mistakes=[*self.accumulation.mistakes, *([_OWN_STEPS] if steps.has_only_backward() else ())],
                 fp32_share=backend.fp32_share_of("backward"),
                 chooses_fp32=self.overriding.turns_16_bits_off or is_tf32_on(),
                 whole_model_bytes=self.zero_init.whole_model_bytes,
@@ -236,7 +236,7 @@ def _warnings(rank: VirtualRank) -> list[str]:
         warnings.append(f"the evaluation was rehearsed as far as it failed: {rank.evaluation.problem}")
     warnings += rank.evaluation.not_rehearsed
     if not rank.steps.completed:
-        warnings += [] if rank.steps.only_backward() else [_NO_STEP]
+        warnings += [] if rank.steps.has_only_backward() else [_NO_STEP]
     elif not rank.labels.engines:
         alone = "" if train_together(rank.traffic.calls) else ", on each GPU for itself"
         warnings.append(f"no DeepSpeed engine was made: the steps are of plain torch optimizers{alone}")
@@ -244,8 +244,11 @@ def _warnings(rank: VirtualRank) -> list[str]:
 
 
 _NO_STEP = (
-    "no optimizer step was seen: the figures are of what ran before the script ended, and a training run needs more. "
-    "zerokit sees steps of DeepSpeed and of torch's optimizers, not updates that a script makes itself"
+    "no optimizer step was seen: the figures are of what ran before the script ended, and a training run needs more"
+)
+_OWN_STEPS = (
+    "no optimizer step was seen after a backward pass: zerokit sees the steps of DeepSpeed and of torch's optimizers, "
+    "not updates that a script makes itself"
 )
 
 
