@@ -41,7 +41,7 @@ def test_no_data_is_lost_beside_made_up_values(tmp_path: Path) -> None:
         cwd=tmp_path,
         forked=True,
     )
-    assert rehearsed.out.count(": kept") == 14, rehearsed.out
+    assert rehearsed.out.count(": kept") == 15, rehearsed.out
     assert "LOST" not in rehearsed.out
 
 

@@ -59,6 +59,8 @@ check("shapes that only a kernel tells", found.shape == (1, 8, 500, 500) and wei
 mask = torch.zeros(100_000, dtype=torch.bool, device="cuda")
 mask[7] = True
 check("a mask made on the device", mask.nonzero().tolist() == [[7]])
+mask[3:5].fill_(True)
+check("a part of a mask that is filled", mask.nonzero().tolist() == [[3], [4], [7]])
 
 part = torch.arange(float(COUNT))
 part[1_000:900_000].zero_()
