@@ -11,6 +11,7 @@ import sys
 import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -176,14 +177,14 @@ def test_a_module_that_a_stand_in_lacks_is_a_limit_and_one_that_is_missing_is_no
         assert "stands in for flash-attn" in str(limit)
     for name in [name for name in sys.modules if name.startswith("flash_attn")]:
         monkeypatch.delitem(sys.modules, name)
-    python = platform.python_version()
+    python, of_torch = platform.python_version(), version("torch")
     for imports, what in (
         ("import no_such.layers", "is not installed in this environment (ModuleNotFoundError: "),
         ("import email.no_such", f"imports what Python {python} does not have (ModuleNotFoundError: "),
         ("from email import no_such", f"imports what Python {python} does not have (ImportError: "),
         ("raise ImportError('x needs y 2')", "needs what this environment does not have (ImportError: "),
-        ("import torch.no_such", f"imports what torch {torch.__version__} does not have (ModuleNotFoundError: "),
-        ("from torch import no_such", f"imports what torch {torch.__version__} does not have (ImportError: "),
+        ("import torch.no_such", f"imports what torch {of_torch} does not have (ModuleNotFoundError: "),
+        ("from torch import no_such", f"imports what torch {of_torch} does not have (ImportError: "),
         ("import tests.no_such", None),
         ("from tests import no_such", None),
     ):
