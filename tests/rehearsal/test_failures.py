@@ -411,6 +411,7 @@ def hub_failures(_rank: Any) -> dict[str, str]:
         model = transformers.AutoModelForCausalLM
         ways: dict[str, Callable[[], object]] = {
             "config": lambda: transformers.AutoConfig.from_pretrained(NOT_FETCHED),
+            "folder": lambda: transformers.AutoConfig.from_pretrained("no_such_folder"),
             "tokenizer": lambda: transformers.AutoTokenizer.from_pretrained(NOT_FETCHED),
             "extractor": lambda: transformers.WhisperFeatureExtractor.from_pretrained(NOT_FETCHED),
             "image": lambda: transformers.ViTImageProcessor.from_pretrained(NOT_FETCHED),
@@ -430,6 +431,10 @@ def hub_failures(_rank: Any) -> dict[str, str]:
 
 def test_a_repository_that_is_not_here_is_named_with_its_file_however_it_is_loaded() -> None:
     found = answer(hub_failures, environment=(("HF_HUB_OFFLINE", "1"),))
+    assert "If no_such_folder is meant to be a folder, there is none of that name here. Fetch it" in found.pop(
+        "folder"
+    )
+    assert "folder" not in found["config"]
     download = f"(hf download {NOT_FETCHED})"
     for way, file in (
         *(("config", "config.json"), ("tokenizer", ""), ("extractor", "preprocessor_config.json")),

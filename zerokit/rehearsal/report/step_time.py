@@ -101,7 +101,7 @@ def doubts(time: TimeReport, costs: CardCosts) -> list[str]:
     """Warnings about the accuracy of the times."""
     own_work = time.breakdown.host_optimizer + time.breakdown.host_operators
     limited = costs.on_host(1, time.host_threads) / costs.on_host(1)
-    if own_work >= _MUCH * time.step_seconds and limited > 1:
+    if own_work >= _MUCH * time.step_seconds and round(limited, 1) > 1:
         return [
             f"CPU work is done by {quantity(time.host_threads or 0, 'thread')} of each rank, and "
             f"takes {limited:.1f} times as long as by all of the machine's cores: torchrun and accelerate "

@@ -217,6 +217,8 @@ def _not_fetched(error: BaseException) -> tuple[str, str] | None:
     asked = f"{which}{repository.name}, which" if repository else "what"
     command = repository.download if repository else "hf download"
     how = f"Fetch it here first ({command})"
+    if repository and "/" not in repository.name:
+        how = f"If {repository.name} is meant to be a folder, there is none of that name here. {how}"
     if any(is_in(frame.f_code.co_filename, "datasets/") for frame in frames):
         how = "Load it here once with a network (datasets.load_dataset), which keeps it in the cache"
     return (
