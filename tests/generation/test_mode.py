@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import BloomConfig
+from transformers import BloomConfig, GenerationConfig
 
 from zerokit.distributed import nvme
 from zerokit.distributed.group import RankGroup
@@ -19,6 +20,7 @@ from zerokit.generation.ds_config import Device, Engine, plan_engine
 from zerokit.generation.mode import Free, Work, choose_mode
 from zerokit.generation.model import ModelFiles
 from zerokit.generation.options import Options
+from zerokit.generation.requests import Request
 from zerokit.units import GIB, MIB
 
 CPU = Device(is_gpu=False, supports_bfloat16=True, supports_float16=False)
@@ -162,3 +164,21 @@ def test_one_rank_has_nothing_to_divide(model: ModelFiles, engine: Engine) -> No
 def test_a_ds_config_has_the_mode() -> None:
     with pytest.raises(ConfigError, match="--mode: --ds-config is given too"):
         options(mode="sharded", ds_config=Path("ds.json"))
+
+
+def test_beams_are_counted_in_the_memory_and_not_in_the_batch(
+    model: ModelFiles, engine: Engine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(mode, "free_memory", lambda _: Free(GIB, 64 * GIB, None))
+    requests = [Request(index, [5] * 16, 2) for index in range(30)]
+    lines = []
+    for beams in (1, 8):  # four sequences for each of two completions
+        config = GenerationConfig(max_new_tokens=16, num_beams=beams, num_return_sequences=2, do_sample=beams == 1)
+        work = Work.of(requests, config)
+        assert (work.sequences, work.beams) == (60 * max(beams // 2, 1), max(beams // 2, 1))
+        assert choose_mode(RankGroup(Ranks()), engine, model, options(), work).batch_size in (None, 8)
+        lines.append(capsys.readouterr().err)
+    assert all("mode replicated, 8 at once" in line for line in lines)
+    found = [re.findall(r"([\d.]+) ([KM])iB of KV cache", line)[0] for line in lines]
+    caches = [float(size) * {"K": 1, "M": 1024}[unit] for size, unit in found]
+    assert caches[1] == pytest.approx(4 * caches[0], rel=0.01)

@@ -169,9 +169,10 @@ def complete(group: RankGroup, engine: Any, options: Options, tokenizer: Any) ->
     prompts = group.together(lambda: load_prompts(options))
     tokens = tokenize(prompts, files, max_prompt_tokens=None, max_new_tokens=config.max_new_tokens)
     every = requests_of(tokens, config.num_return_sequences)
-    requests, work = group.share(every), Work.of(every, config.max_new_tokens) if every else None
+    requests, work = group.share(every), Work.of(every, config) if every else None
     if work is not None:  # of one batch
-        work = replace(work, sequences=min(options.batch_size, -(-work.sequences // group.ranks.world_size)))
+        most = work.beams * options.batch_size
+        work = replace(work, sequences=min(most, work.per_rank(group.ranks.world_size)))
     with gathered(engine, mode=options.mode, work=work):
         made = _decode(model, files, requests, config, seed=options.seed, batch_size=options.batch_size)
     lines = [failed_record(index, prompts, error) for index, error in prompts.errors.items()]

@@ -171,7 +171,7 @@ def prepare(group: RankGroup, options: Options, given: Sampling, stream: IO[str]
     writer, requests, num_failed = found or (None, [], 0)
     requests, num_failed = group.broadcast_object((requests, num_failed))
     if requests:
-        engine = choose_mode(group, engine, model, options, Work.of(requests, sampling.max_new_tokens))
+        engine = choose_mode(group, engine, model, options, Work.of(requests, sampling))
     return Job(options, model, engine, sampling, requests, num_failed, writer)
 
 

@@ -30,7 +30,7 @@ from zerokit.step_time.generation import ONE_GPU, Candidate, judge_modes, modes_
 from zerokit.units import format_bytes, format_rate
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig
+    from transformers import GenerationConfig, PretrainedConfig
 
 _SWAP = "zerokit-weights"
 """Folder for weights on NVMe, beside an output file, else in the current folder."""
@@ -44,13 +44,17 @@ class Work:
     """Of the longest prompt."""
     new_tokens: int
     sequences: int
-    """Completions of all prompts."""
+    """Completions of all prompts, each with its beams."""
+    beams: int = 1
+    """That are decoded for a completion."""
 
     @classmethod
-    def of(cls, requests: Sequence[Request], new_tokens: int) -> Work:
+    def of(cls, requests: Sequence[Request], config: GenerationConfig) -> Work:
         """Return the work of some requests."""
         longest = max(len(request.tokens) for request in requests)
-        return cls(longest, new_tokens, sum(request.num_completions for request in requests))
+        beams = ceil_div(config.num_beams or 1, config.num_return_sequences or 1)
+        completions = sum(request.num_completions for request in requests)
+        return cls(longest, config.max_new_tokens, completions * beams, beams)
 
     def per_rank(self, num_ranks: int) -> int:
         """Sequences of the rank that has most of them."""
@@ -91,8 +95,9 @@ def choose_mode(group: RankGroup, engine: Engine, model: ModelFiles, options: Op
     )
     best = _best(judged, options)
     if group.ranks.is_main:
-        console.note(f"zerokit: {describe(best, judged, free.device_bytes)}")
-    batch = options.batch_size if best.run.batch_size == run.batch_size else best.run.batch_size
+        console.note(f"zerokit: {describe(best, judged, free.device_bytes, work.beams)}")
+    chosen = best.run.batch_size
+    batch = options.batch_size if chosen == run.batch_size else max(1, chosen // work.beams)
     partial = None if options.output is None else partial_path(options.output)
     folder = (partial or Path(_SWAP)).absolute().with_name(_SWAP)
 
@@ -153,7 +158,7 @@ def _generation_run(
         prompt_tokens=work.prompt_tokens,
         new_tokens=work.new_tokens,
         on_cpu=free.card is None,
-        batch_size=min(rows, max(1, work.per_rank(ranks.world_size))),
+        batch_size=min(work.beams * rows, max(1, work.per_rank(ranks.world_size))),
         precision=engine.precision,
         zero=zero if options.ds_config is not None and zero["stage"] == 3 else {},
         sequences=work.sequences,
@@ -170,19 +175,19 @@ def _best(judged: Sequence[Candidate], options: Options) -> Candidate:
     return min((one for one in judged if one.memory), key=lambda one: one.memory.peak, default=best)  # type: ignore[union-attr]
 
 
-def describe(best: Candidate, judged: Sequence[Candidate], device_bytes: int) -> str:
+def describe(best: Candidate, judged: Sequence[Candidate], device_bytes: int, beams: int = 1) -> str:
     """The mode in one line: memory, traffic per token, speed, and why faster modes are not possible."""
     run, memory = best.run, best.memory
     assert memory is not None
     parts = [
-        f"mode {best.name}, {run.batch_size} at once: {format_bytes(memory.weights)} of weights, "
+        f"mode {best.name}, {max(1, run.batch_size // beams)} at once: {format_bytes(memory.weights)} of weights, "
         f"{format_bytes(memory.kv_cache)} of KV cache and {format_bytes(memory.workspace)} of workspace, "
         f"of {format_bytes(device_bytes)} free per rank"
     ]
     if traffic := traffic_per_pass(run):
         parts.append(f"{format_bytes(traffic // run.batch_size)} of traffic per token")
     if best.time is not None:
-        parts.append(f"about {format_rate(best.time.tokens_per_second)}")
+        parts.append(f"about {format_rate(best.time.tokens_per_second / beams)}")
     if best.reason:
         parts.append(f"it may not fit: {best.reason}")
     if others := reasons(judged):
