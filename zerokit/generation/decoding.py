@@ -36,7 +36,8 @@ _METHODS = (
     *("_update_model_kwargs_for_generation", "_prepare_cache_for_generation"),
 )
 """A model that replaces one of these has inputs or a state that the loop does not know."""
-_CACHE = CACHE_NAMES["cache" in inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters]
+_PREPARE = inspect.signature(GenerationMixin.prepare_inputs_for_generation)
+_CACHE = "cache" if "cache" in _PREPARE.parameters else "past_key_values"
 """The name of the cache in this release of transformers."""
 
 _DISTANCES = ("bloom", "mpt")

@@ -177,15 +177,15 @@ def _best(judged: Sequence[Candidate], options: Options) -> Candidate:
 
 def describe(best: Candidate, judged: Sequence[Candidate], device_bytes: int, beams: int = 1) -> str:
     """The mode in one line: memory, traffic per token, speed, and why faster modes are not possible."""
-    run, memory = best.run, best.memory
+    run, memory, at_once = best.run, best.memory, max(1, best.run.batch_size // beams)
     assert memory is not None
     parts = [
-        f"mode {best.name}, {max(1, run.batch_size // beams)} at once: {format_bytes(memory.weights)} of weights, "
+        f"mode {best.name}, {at_once} at once: {format_bytes(memory.weights)} of weights, "
         f"{format_bytes(memory.kv_cache)} of KV cache and {format_bytes(memory.workspace)} of workspace, "
         f"of {format_bytes(device_bytes)} free per rank"
     ]
     if traffic := traffic_per_pass(run):
-        parts.append(f"{format_bytes(traffic // run.batch_size)} of traffic per token")
+        parts.append(f"{format_bytes(traffic // at_once)} of traffic per token")
     if best.time is not None:
         parts.append(f"about {format_rate(best.time.tokens_per_second / beams)}")
     if best.reason:

@@ -174,8 +174,8 @@ bool can_compute(const OperatorFacts& facts, const std::vector<IValue>& argument
         computable = false;
       } else if (facts.is_out[index] || (facts.overwrites && facts.written[index])) {
         const auto bytes = static_cast<int64_t>(tensor.storage().nbytes());
-        const bool is_whole = covers_its_storage(tensor) || is_known(tensor);
-        if (bytes >= kSmallBytes && (is_too_large(tensor) || tensor.is_floating_point() || !is_whole)) {
+        const bool becomes_known = covers_its_storage(tensor) || is_known(tensor);
+        if (bytes >= kSmallBytes && (is_too_large(tensor) || tensor.is_floating_point() || !becomes_known)) {
           computable = false;
         }
       } else if (!is_computable(tensor)) {

@@ -16,8 +16,7 @@ bool takes_host_tensors(const std::string& name) {
                                                           "aten::_index_put_impl", "aten::_index_put_impl_"};
   static const char* const beginnings[] = {"aten::_unsafe_index", "aten::copy", "aten::_foreach", "aten::_fused",
                                            "aten::_amp_", "aten::set_", "aten::_pin_memory",
-                                           "aten::repeat_interleave", "aten::_ctc_loss",
-                                           "aten::_use_cudnn_ctc", "aten::_use_miopen_ctc"};
+                                           "aten::repeat_interleave", "aten::_ctc_loss"};
   for (const char* beginning : beginnings) {
     if (starts_with(name, beginning)) return true;
   }

@@ -132,17 +132,16 @@ def _split(bound: inspect.BoundArguments, model: Any) -> dict[str, _Tensors]:
 @stand_in("from_pretrained", "safe_open", "ModelMixin", "dispatch_model")
 def install(setup: RankSetup) -> None:
     """Replace the readers of files in transformers and diffusers, and refuse one model on several GPUs."""
-    loading: list[Any] = []
-    shards: list[dict[str, _Tensors]] = [{}]  # of each model that is loading
+    loading: list[tuple[Any, dict[str, _Tensors]]] = []  # models, and the shards of each
 
     def is_made_up(path: Any) -> bool:
-        return path == CHECKPOINT or path in shards[-1]
+        return path == CHECKPOINT or (bool(loading) and path in loading[-1][1])
 
     def open_safely(safe_open: Any, path: Any, framework: Any = "pt", device: Any = "cpu", **given: Any) -> Any:
         if not is_made_up(path):
             return safe_open(path, framework, device, **given)
         place = f"cuda:{device}" if isinstance(device, int) else str(device)
-        return _Checkpoint(loading[-1] if loading else None, place)
+        return _Checkpoint(loading[-1][0] if loading else None, place)
 
     def load_dict(load_state_dict: Any, path: Any, *arguments: Any, **given: Any) -> Any:
         if not is_made_up(path):
@@ -151,22 +150,22 @@ def install(setup: RankSetup) -> None:
             return {"": made_up_tensor((1,), torch.float32)}
         bound = inspect.signature(load_state_dict).bind(path, *arguments, **given).arguments
         device = str(bound.get("map_location") or "cpu")
-        tensors = shards[-1].get(path) or dict(tensors_of(loading[-1]))
+        model, shards = loading[-1]
+        tensors = shards.get(path) or dict(tensors_of(model))
         return {name: made_up_tensor(*what, device) for name, what in tensors.items()}
 
     def load(load_pretrained: Any, *arguments: Any, **given: Any) -> Any:
         # Before transformers 5 a method of the class, which is the first argument then.
-        loading.append(next(one for one in arguments if not isinstance(one, type)))
+        model = next(one for one in arguments if not isinstance(one, type))
         bound = inspect.signature(load_pretrained).bind(*arguments, **given)
         if bound.arguments.get("loaded_keys") == [_ANY_NAME]:
-            names = [name for name, _ in tensors_of(loading[-1])]
+            names = [name for name, _ in tensors_of(model)]
             bound.arguments |= {"state_dict": None, "loaded_keys": names, "resolved_archive_file": [CHECKPOINT]}
-        shards.append(_split(bound, loading[-1]))
+        loading.append((model, _split(bound, model)))
         try:
             return load_pretrained(*bound.args, **bound.kwargs)
         finally:
             loading.pop()
-            shards.pop()
 
     # A model that is given its weights has no files.
     put(_RESOLVE_FILES, lambda *_, **__: ([CHECKPOINT], None))

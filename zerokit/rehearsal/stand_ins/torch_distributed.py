@@ -128,7 +128,7 @@ def install_groups(
     put(_RECORDER, _nothing)
 
 
-def _split_group(parent_pg: Any = None, split_ranks: Any = (), timeout: Any = None, *_: Any, **given: Any) -> Any:
+def _split_group(parent_pg: Any = None, split_ranks: Any = (), *_: Any, **given: Any) -> Any:
     """The group of this rank among those that the parent, whose places are given, is divided into."""
     ranks = dist.get_process_group_ranks(parent_pg or dist.group.WORLD)
     description = given.get("group_desc")
