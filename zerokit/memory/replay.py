@@ -275,7 +275,5 @@ def _activations(model_calls: ModelCalls) -> TermKind:
     """The kind with the formula of the first layer."""
     layers = [block for block in model_calls.blocks if block.is_layer]
     parts = [part.symbols for call in layers[0].calls for part in call.all_saved] if layers else []
-    kind: TermKind = KINDS.ACTIVATIONS
-    return replace(
-        kind, count=f"(L·({' + '.join(parts)}) + final norm)", certainty="modelled" if model_calls.known else "guess"
-    )
+    count = f"(L·({' + '.join(parts)}) + final norm)"
+    return replace(KINDS.ACTIVATIONS, count=count, certainty="modelled" if model_calls.known else "guess")

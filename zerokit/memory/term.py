@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Literal
 
 from zerokit.reporting.categories import Category
@@ -109,8 +108,11 @@ TERM_KINDS = _read_kinds()
 """By file and name: ``stage_3.NORM``."""
 
 
-class Kinds(SimpleNamespace):
+class Kinds:
     """The kinds of memory that one file allocates, by name: ``KINDS.NORM``."""
+
+    def __init__(self, **kinds: TermKind) -> None:
+        vars(self).update(kinds)
 
     def __getattr__(self, name: str) -> TermKind:
         raise AttributeError(f"no row '{name}' under this file in term_kinds.json")
